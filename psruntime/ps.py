@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.process import ProcessConfig, split_address
 from psruntime.core.coordinator.coordinator import Coordinator
@@ -28,7 +27,6 @@ from psruntime.core.recovery.session_cleanup import SessionCleanup
 from psruntime.core.rounds.sync_rounds import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError, some
 from psruntime.graph.base import allocator
-from psruntime.machine import this_machine
 from psruntime.network.connections import all_but
 from psruntime.network.hosts import await_names, own_host, require_loopback
 from psruntime.network.links import Links
@@ -36,7 +34,9 @@ from psruntime.observe.log import Log
 from psruntime.observe.outputs import entry
 from psruntime.observe.rounds_log import RoundsLog
 from psruntime.observe.traffic import TrafficMeter
-from psruntime.process import Process, run, usage_error
+from psruntime.process import flags
+from psruntime.process.machine import this_machine
+from psruntime.process.process import Process, run, usage_error
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.process import SecurityConfig, WorkerConfig
 from psruntime.errors import UsageError
@@ -22,7 +21,8 @@ from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
 from psruntime.observe.outputs import entry
 from psruntime.observe.records import PARQUET, require_parquet
-from psruntime.process import usage_error
+from psruntime.process import flags
+from psruntime.process.process import usage_error
 
 TRAIN_STEPS = 2000  # a model has no end of its own, but by --epochs
 PROBE_BYTES = 4096  # a block of most file systems: with less room no process could say where it is

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.devices import AUTO_GPU, GpuLimit, device_names
 from psruntime.config.job import as_started_so, as_trained_alone
@@ -36,10 +35,8 @@ from psruntime.errors import (
     UsageError,
 )
 from psruntime.evaluation.history import text_of
-from psruntime.gpus import VISIBLE, OwnMemory, choose_gpu, gpus, smallest_memory
 from psruntime.graph.base import allocator
 from psruntime.graph.hooks.progress import Progress
-from psruntime.machine import this_machine
 from psruntime.model import EVAL, TRAIN, Context, input_seed, load_model
 from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
@@ -47,7 +44,10 @@ from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.outputs import entry
 from psruntime.observe.recorder import Recorder
 from psruntime.observe.traffic import TrafficMeter
-from psruntime.process import Process, run, usage_error
+from psruntime.process import flags
+from psruntime.process.gpus import VISIBLE, OwnMemory, choose_gpu, gpus, smallest_memory
+from psruntime.process.machine import this_machine
+from psruntime.process.process import Process, run, usage_error
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job

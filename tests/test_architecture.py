@@ -61,12 +61,15 @@ FORBIDDEN_IN_CORE = {
     "time", "datetime", "threading", "asyncio", "socket", "os", "random", "secrets", "logging", "subprocess",
 }  # fmt: skip
 
+PROGRAMS = tuple(f"psruntime/{part}" for part in ("ps.py", "worker.py", "task.py", "run.py", "commands", "classic"))
+
 # What only these parts may import.
 ONLY_IMPORTED_BY = {
     ("grpc", "grpc_health", "google.protobuf", "psruntime.v1"): ("psruntime/rpc", "psruntime/v1"),
     ("tensorflow", "tf_keras", "keras"): tuple(
         f"psruntime/{part}" for part in ("graph", "optimizers", "examples", "templates", "classic")
     ),
+    ("psruntime.process.process", "psruntime.process.flags"): PROGRAMS,
 }
 
 # What psruntime/graph may annotate as Any, or by a type with Any in it, instead of by the names of graph/base/types.py:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from psruntime import cli, process, ps, task, worker
+from psruntime import cli, ps, task, worker
 from psruntime.commands import evaluator
 from psruntime.errors import FolderOwnedError, PassingError, PsRuntimeError, UsageError
+from psruntime.process import process
 
 NOT_LOCAL = (
     "coordinator 192.0.2.1:1 would serve other machines without TLS: give --tls-ca, --tls-cert and --tls-key, or "

@@ -12,8 +12,8 @@ from psruntime.classic.sigterm import end_script_because_of
 from psruntime.cluster.cluster_task import ClusterTask
 from psruntime.config.process import ProcessConfig
 from psruntime.config.settings import as_flags
-from psruntime.flags import local_file, read_job_file
 from psruntime.launch.colocated_ps import PS_END_S, ColocatedPs
+from psruntime.process.flags import local_file, read_job_file
 
 
 class PsBeside:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from psruntime import flags
 from psruntime.comparison.page import page_of, rows_of
 from psruntime.comparison.requests import ModeRequest, modes_of, slow_of
 from psruntime.comparison.summary import Training, held_out_of, training_of
@@ -26,7 +25,8 @@ from psruntime.launch.processes import LocalJob
 from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
 from psruntime.observe.records import read_records
-from psruntime.process import usage_error
+from psruntime.process import flags
+from psruntime.process.process import usage_error
 
 PROG = "psruntime compare"
 MODES = "async; bounded 4; sync"

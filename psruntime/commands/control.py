@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from psruntime import flags
 from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.config.schedule import BOUNDED, MODES
 from psruntime.config.settings import suggestion
@@ -19,7 +18,8 @@ from psruntime.config.values import AUTO
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
 from psruntime.core.steering.overrides import check_bound, check_scale
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
-from psruntime.process import usage_error
+from psruntime.process import flags
+from psruntime.process.process import usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
 from psruntime.rpc.wire.control_messages import ControlRequest

@@ -14,7 +14,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.members.messages import JobStatus
@@ -23,7 +22,8 @@ from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.live.poller import Poller
 from psruntime.pages.origins import LOOPBACK, given_origins
 from psruntime.pages.server import Dashboard
-from psruntime.process import offline, usage_error
+from psruntime.process import flags
+from psruntime.process.process import offline, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import Security, load_security
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.process import WorkerConfig
 from psruntime.config.values import whole_path
@@ -20,7 +19,8 @@ from psruntime.evaluation.history import as_line, text_of
 from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.model import EVAL, Context, load_model
 from psruntime.observe.outputs import reader_is_gone
-from psruntime.process import offline
+from psruntime.process import flags
+from psruntime.process.process import offline
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints

@@ -19,7 +19,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.core.members.view import over_error
@@ -42,7 +41,8 @@ from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
-from psruntime.process import Process, run, usage_error
+from psruntime.process import flags
+from psruntime.process.process import Process, run, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.security.credentials import Security, load_security

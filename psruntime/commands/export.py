@@ -12,14 +12,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.process import WorkerConfig
 from psruntime.config.values import whole_path
 from psruntime.errors import EXIT_DONE, CheckpointError
 from psruntime.graph.export.wanted import QUANTIZED, Wanted
 from psruntime.model import EVAL, Context, Model, load_model
-from psruntime.process import offline
+from psruntime.process import flags
+from psruntime.process.process import offline
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.listing import CheckpointList

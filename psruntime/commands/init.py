@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from psruntime import flags
 from psruntime.errors import EXIT_DONE, UsageError
-from psruntime.process import usage_error
+from psruntime.process import flags
+from psruntime.process.process import usage_error
 
 PROG = "psruntime init"
 TEMPLATE = "my_model"  # of psruntime/templates; the name that stands in its text

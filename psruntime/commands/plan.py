@@ -14,7 +14,6 @@ from typing import Any
 
 from rich.console import Console
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.process import WorkerConfig
 from psruntime.core.plan.buckets import VariableSpec
@@ -23,7 +22,8 @@ from psruntime.core.plan.plan_report import report
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.render_plan import as_tables
-from psruntime.process import offline
+from psruntime.process import flags
+from psruntime.process.process import offline
 
 PROG = "psruntime plan"
 

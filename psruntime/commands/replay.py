@@ -15,16 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.devices import ALL_GPUS, device_names
 from psruntime.config.process import WorkerConfig
 from psruntime.core.members.messages import Machine
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
-from psruntime.machine import THREADS, this_machine
 from psruntime.model import TRAIN, Context, input_seed, load_model
 from psruntime.observe.rounds_log import rounds_of, workers_of
-from psruntime.process import offline
+from psruntime.process import flags
+from psruntime.process.machine import THREADS, this_machine
+from psruntime.process.process import offline
 
 PROG = "psruntime replay"
 TOLERANCE = 1e-5

@@ -15,7 +15,6 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.members.messages import JobStatus
@@ -25,7 +24,8 @@ from psruntime.live.history import History
 from psruntime.observe.outputs import reader_is_gone
 from psruntime.observe.render import as_json, as_tables, progress_line
 from psruntime.observe.watched import watched
-from psruntime.process import end_with_launcher, usage_error
+from psruntime.process import flags
+from psruntime.process.process import end_with_launcher, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.observe.tables import table
-from psruntime.process import offline
+from psruntime.process import flags
+from psruntime.process.process import offline
 
 if TYPE_CHECKING:
     from psruntime.graph.dynamic.stored import StoredTable

@@ -13,11 +13,11 @@ from dataclasses import asdict
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from psruntime import flags
 from psruntime.errors import EXIT_DONE
 from psruntime.observe.step_times import PHASES
 from psruntime.observe.tables import table
-from psruntime.process import offline
+from psruntime.process import flags
+from psruntime.process.process import offline
 from psruntime.tracing.chrome import Trace, read_trace
 from psruntime.tracing.report import PS_KINDS, Report, report_of
 

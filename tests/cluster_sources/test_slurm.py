@@ -6,7 +6,7 @@ import pytest
 
 from psruntime.cluster.slurm import FIRST_PORT, nodes_of, read_slurm, tasks_per_node
 from psruntime.errors import UsageError
-from psruntime.gpus import VISIBLE, choose_gpu
+from psruntime.process.gpus import VISIBLE, choose_gpu
 
 STEP = {
     "SLURM_PROCID": "0",

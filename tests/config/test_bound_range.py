@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.job import as_started_so, contradictions
 from psruntime.config.values import BoundRange, bound_of
 from psruntime.errors import UsageError
+from psruntime.process import flags
 from psruntime.rpc.wire.status_messages import job_from_wire, job_to_wire
 
 

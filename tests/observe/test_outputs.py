@@ -22,7 +22,7 @@ import os, sys
 from contextlib import suppress
 from psruntime.observe.log import Log
 from psruntime.observe.outputs import entry
-from psruntime.process import run
+from psruntime.process.process import run
 
 def work(process):
     for number in range(3000):

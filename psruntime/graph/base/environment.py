@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from psruntime.errors import UsageError
-from psruntime.gpus import HIDDEN, VISIBLE
+from psruntime.process.gpus import HIDDEN, VISIBLE
 
 FORCED = {"GRPC_FAIL_FAST": "true"}
 # TensorFlow's C++ side would write its own lines between ours; a user who wants them sets the variable.

@@ -12,8 +12,8 @@ from math import prod
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import DeviceError
-from psruntime.gpus import Gpu, gib_text, gpus, memory_text, own_pid
 from psruntime.graph.base.errors import first_line
+from psruntime.process.gpus import Gpu, gib_text, gpus, memory_text, own_pid
 
 # Of the allocator's text: the shape, the dtype and the device.
 _TENSOR = re.compile(r"OOM when allocating tensor with shape\[([0-9,]*)\] and type (\w+) on \S*?device:(\w+:\d+)")

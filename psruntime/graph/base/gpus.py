@@ -13,8 +13,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.gpus import EXTRA, VISIBLE, visible_names
 from psruntime.graph.base.types import Op
+from psruntime.process.gpus import EXTRA, VISIBLE, visible_names
 
 DRIVER = "libcuda.so.1"
 # What TensorFlow 2.21, built for CUDA 12, loads before it uses a GPU.

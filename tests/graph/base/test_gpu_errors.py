@@ -8,10 +8,10 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import EXIT_RESTART, DeviceError
-from psruntime.gpus import Gpu
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.base.gpu_errors import device_error
+from psruntime.process.gpus import Gpu
 
 HINT = (
     "Hint: If you want to see a list of allocated tensors when OOM happens, add report_tensor_allocations_upon_oom to "

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.config.process import ProcessConfig, WorkerConfig
 from psruntime.config.settings import HEADINGS, flag_of, settings_of
 from psruntime.errors import UsageError
+from psruntime.process import flags
 
 
 def parse(*argv: str) -> argparse.Namespace:

@@ -49,7 +49,7 @@ def test_the_three_files_of_tls_belong_together(given: dict[str, str], missing: 
 @pytest.mark.parametrize("main", [ps.main, worker.main, status.main], ids=lambda main: main.__module__)
 def test_every_command_says_it_in_one_line(main, capsys: pytest.CaptureFixture[str], started: list[str]) -> None:
     index = [] if main is status.main else ["--index", "0"]
-    prog = main.__module__.replace(".", " ")
+    prog = f"psruntime {main.__module__.rpartition('.')[2]}"
     assert main([*index, "--tls-ca", "a"]) == 2
     assert main([*index, "--token-file", "/no/token"]) == 2
     assert capsys.readouterr() == (

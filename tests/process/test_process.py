@@ -13,7 +13,7 @@ PROGRAM = """
 import os, signal, sys, time
 from psruntime.errors import StopRequested
 from psruntime.observe.log import Log
-from psruntime.process import run
+from psruntime.process.process import run
 
 def stops(process):
     process.stop.wait(60)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from psruntime import gpus
 from psruntime.config.devices import GpuLimit, device_names
 from psruntime.core.members.messages import GpuMemory
 from psruntime.errors import UsageError
-from psruntime.gpus import GIB, VISIBLE, Gpu, OwnMemory, choose_gpu, memory_text
+from psruntime.process import gpus
+from psruntime.process.gpus import GIB, VISIBLE, Gpu, OwnMemory, choose_gpu, memory_text
 from tests.support.polling import poll_until
 
 MIG = "MIG-8f6e4bd0-0f3a-5a0e-9bb2-0c6d8e3a2f11"
