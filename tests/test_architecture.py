@@ -45,10 +45,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/metrics": JOB | {
         "psruntime.core", "psruntime.errors", "psruntime.config.schedule", "psruntime.observe", "prometheus_client",
     },
-    "psruntime/drawing.py": {"psruntime.errors", "bokeh"},
+    "psruntime/pages/drawing.py": {"psruntime.errors", "bokeh"},
     "psruntime/live": JOB | {"psruntime.core", "psruntime.errors", "psruntime.observe"},
     "psruntime/pages": JOB | {
-        "psruntime.core", "psruntime.errors", "psruntime.live", "psruntime.observe", "psruntime.drawing", "bokeh",
+        "psruntime.core", "psruntime.errors", "psruntime.live", "psruntime.observe", "bokeh",
     },
     "psruntime/observe": JOB | {
         "psruntime.core", "psruntime.errors", "psruntime.config.process", "psruntime.network", "psruntime.faults",

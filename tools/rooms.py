@@ -34,7 +34,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("examples", "templates"),
     ("psruntime",),  # the public names
     ("classic",),
-    ("launch", "cluster", "comparison", "pages"),
+    ("launch", "cluster", "comparison"),
+    ("pages",),
     ("rpc.worker",),
     ("rpc.client", "rpc.server"),
     ("rpc.security",),
@@ -65,7 +66,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers", "evaluation"),
     ("usercode", "config"),
-    ("faults", "states", "drawing"),
+    ("faults", "states"),
     ("errors", "v1"),
 )
 STRANGERS = ("rpc", "graph")  # packages that do not know each other

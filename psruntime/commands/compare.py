@@ -17,7 +17,6 @@ from psruntime.comparison.requests import ModeRequest, modes_of, slow_of
 from psruntime.comparison.summary import Training, held_out_of, training_of
 from psruntime.config import JobConfig
 from psruntime.config.process import WorkerConfig
-from psruntime.drawing import require_bokeh
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.launch.children import END_S
 from psruntime.launch.config import LauncherConfig
@@ -25,6 +24,7 @@ from psruntime.launch.processes import LocalJob
 from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
 from psruntime.observe.records import read_records
+from psruntime.pages.drawing import require_bokeh
 from psruntime.process import flags
 from psruntime.process.process import usage_error
 

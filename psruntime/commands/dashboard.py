@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from psruntime.config import JobConfig
 from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.members.messages import JobStatus
-from psruntime.drawing import require_bokeh
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.live.poller import Poller
+from psruntime.pages.drawing import require_bokeh
 from psruntime.pages.origins import LOOPBACK, given_origins
 from psruntime.pages.server import Dashboard
 from psruntime.process import flags

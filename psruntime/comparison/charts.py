@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from psruntime.comparison.summary import Point, Training
-from psruntime.drawing import colour_of, figure
+from psruntime.pages.drawing import colour_of, figure
 
 BINS = (0, 1, 2, 3, 4, 8, 16, 32)  # versions at which a bar of the histogram begins
 SPREAD = 0.8  # of a group of bars

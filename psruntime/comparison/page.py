@@ -7,7 +7,7 @@ from html import escape
 
 from psruntime.comparison.charts import charts_of
 from psruntime.comparison.summary import Training
-from psruntime.drawing import STYLE, colour_of
+from psruntime.pages.drawing import STYLE, colour_of
 
 COLUMNS = ("mode", "global steps", "time", "steps/s", "examples", "refused", "mean staleness")
 CHARTS = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from psruntime.drawing import figure
 from psruntime.live.history import History, Sample
 from psruntime.pages.cluster_page import STATES, state_of
 from psruntime.pages.curves import COUNTS, Curves, soften_legend
+from psruntime.pages.drawing import figure
 from psruntime.pages.page import Card, Page
 from psruntime.pages.tables import replace_data
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from psruntime.core.members.messages import Departure, MemberStatus
-from psruntime.drawing import figure
 from psruntime.errors import some
 from psruntime.live.history import NAN, History
 from psruntime.pages.curves import soften_legend
+from psruntime.pages.drawing import figure
 from psruntime.pages.lines import Lines
 from psruntime.pages.page import Card, Page
 from psruntime.pages.strips import bytes_columns, traffic_strip

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from psruntime.drawing import GREY, colour_of, figure
 from psruntime.live.history import NAN, SAMPLES, History, Sample
+from psruntime.pages.drawing import GREY, colour_of, figure
 
 HEIGHT = 240
 COUNTS = "0,0"  # format of whole numbers

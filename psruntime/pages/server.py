@@ -14,11 +14,11 @@ from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import JobStatus
-from psruntime.drawing import STYLE as COLOURS_AND_CARDS
 from psruntime.errors import UsageError
 from psruntime.live.history import History
 from psruntime.pages.clocks_page import clocks_page
 from psruntime.pages.cluster_page import cluster_page
+from psruntime.pages.drawing import STYLE as COLOURS_AND_CARDS
 from psruntime.pages.events_page import events_page
 from psruntime.pages.ledger_page import ledger_page
 from psruntime.pages.origins import EVERYWHERE, bracketed, origins_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psruntime.drawing import colour_of, figure
 from psruntime.pages.curves import COUNTS, soften_legend
+from psruntime.pages.drawing import colour_of, figure
 from psruntime.pages.tables import replace_data
 
 HEIGHT = 220
