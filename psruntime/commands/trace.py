@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from psruntime.errors import EXIT_DONE
-from psruntime.observe.step_times import PHASES
+from psruntime.observe.meter import PHASES
 from psruntime.observe.tables import table
 from psruntime.process import flags
 from psruntime.process.process import offline

@@ -12,7 +12,7 @@ from psruntime.core.members.messages import STALENESS_LIMITS, WorkerStats
 from psruntime.metrics.endpoint import Endpoint
 from psruntime.metrics.families import Families, counter, gauge
 from psruntime.metrics.ps_metrics import moved
-from psruntime.observe.step_times import PHASES, StepTimes
+from psruntime.observe.meter import PHASES, StepTimes
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 CHECKPOINT_SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)

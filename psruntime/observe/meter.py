@@ -1,15 +1,23 @@
-"""What a worker measures on its own steps."""
+"""What a worker measures on its own steps: their rates and staleness, and the times of the phases of each."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
 from collections import deque
+from dataclasses import dataclass
 
 from psruntime.core.members.messages import STALENESS_LIMITS, WorkerStats
 
 STALENESS_WINDOW = 1000  # pushes; percentiles of fewer jump about
 RATE_WINDOW_S = 5.0  # long enough to smooth single steps, short enough to show a change
+GATE = "gate"  # modes async and bounded: until the step may begin
+ROUND = "round"  # mode sync: until the worker's turn comes
+INPUT = "input"  # until there is a batch
+PULL = "pull"  # until the variables that the model reads whole, and the rows of its table groups, are on the worker
+COMPUTE = "compute"  # until loss and gradients are there
+PUSH = "push"  # until every ps has answered
+PHASES = (GATE, ROUND, INPUT, PULL, COMPUTE, PUSH)
 
 
 class StepMeter:
@@ -74,3 +82,35 @@ class StepMeter:
 def _percentile(ordered: list[int], share: float) -> int:
     """Nearest-rank percentile of an ascending list; 0 for an empty one."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The marks of one step, in seconds since 1970 by the clock of its worker; none is before the one above it.
+
+    wait: what the step waited for, GATE or ROUND.  waits: for that.  draws: a batch.  runs: the graph.
+    pulled, computed: within that run.  done: it has run.
+    """
+
+    wait: str
+    waits: float
+    draws: float
+    runs: float
+    pulled: float
+    computed: float
+    done: float
+
+    @property
+    def phases(self) -> list[tuple[str, float, float]]:
+        """(phase, its begin, its end), in their order."""
+        marks = (self.waits, self.draws, self.runs, self.pulled, self.computed, self.done)
+        return list(zip((self.wait, INPUT, PULL, COMPUTE, PUSH), marks, marks[1:], strict=False))
+
+
+def in_order(wait: str, *marks: float) -> StepTimes:
+    """Of marks that two clocks made, or one that was set: none before the one above it, none after the last."""
+    last, least, ordered = marks[-1], marks[0], []
+    for mark in marks:
+        least = max(least, min(mark, last))
+        ordered.append(least)
+    return StepTimes(wait, *ordered)

@@ -6,8 +6,8 @@ from typing import Any
 
 from psruntime.live.history import History, Sample
 from psruntime.pages.cluster_page import STATES, state_of
-from psruntime.pages.curves import COUNTS, Curves, soften_legend
 from psruntime.pages.drawing import figure
+from psruntime.pages.figures import COUNTS, Curves, soften_legend
 from psruntime.pages.page import Card, Page
 from psruntime.pages.tables import replace_data
 

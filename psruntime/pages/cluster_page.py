@@ -9,12 +9,10 @@ from typing import Any
 from psruntime.core.members.messages import Departure, MemberStatus
 from psruntime.errors import some
 from psruntime.live.history import NAN, History
-from psruntime.pages.curves import soften_legend
 from psruntime.pages.drawing import figure
-from psruntime.pages.lines import Lines
+from psruntime.pages.figures import bytes_columns, soften_legend, traffic_strip
 from psruntime.pages.page import Card, Page
-from psruntime.pages.strips import bytes_columns, traffic_strip
-from psruntime.pages.tables import Column, Table, replace_data
+from psruntime.pages.tables import Column, Lines, Table, replace_data
 
 STATES = {"steps": "#00a37a", "serves": "#2a86d8", "waits": "#e69f00", "silent": "#d55e00", "lost": "#b3261e"}
 CHIEF = "#8468d6"  # the colour of its border

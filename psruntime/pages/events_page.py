@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from psruntime.live.history import History
-from psruntime.pages.lines import Lines
 from psruntime.pages.page import Card, Page, time_text
+from psruntime.pages.tables import Lines
 
 
 def events_page() -> Page:

@@ -7,8 +7,8 @@ from typing import Any
 from psruntime.core.accounting.ledger import CAUSES
 from psruntime.core.members.messages import MemberStatus, PsStats
 from psruntime.live.history import NAN, History
+from psruntime.pages.figures import Strip
 from psruntime.pages.page import Card, Page
-from psruntime.pages.strips import Strip
 from psruntime.pages.tables import Column, Table
 
 FATES = {"applied": 0, "dropped": 5, "rolled back": 4, "pending": 6}  # and the numbers of their colours

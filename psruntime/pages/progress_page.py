@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psruntime.live.history import History
-from psruntime.pages.curves import Curves
+from psruntime.pages.figures import Curves
 from psruntime.pages.page import Card, Page
 
 

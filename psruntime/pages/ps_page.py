@@ -6,9 +6,8 @@ from typing import Any
 
 from psruntime.core.members.messages import MemberStatus
 from psruntime.live.history import NAN, History, PsSample, Sample
-from psruntime.pages.curves import Curves, Value
+from psruntime.pages.figures import Curves, Strip, Value, bytes_columns, traffic_strip
 from psruntime.pages.page import Card, Page
-from psruntime.pages.strips import Strip, bytes_columns, traffic_strip
 from psruntime.pages.tables import Column, Table
 
 MOST_CURVES = 7  # ps that have one of their own, as there are colours

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from psruntime.live.history import NAN, WINDOW_S, History
 from psruntime.observe.render import mode_of
-from psruntime.pages.curves import COUNTS, Curves
-from psruntime.pages.lines import Lines
+from psruntime.pages.figures import COUNTS, Curves, Strip
 from psruntime.pages.page import Card, Page
-from psruntime.pages.strips import Strip
-from psruntime.pages.tables import Column, Table
+from psruntime.pages.tables import Column, Lines, Table
 
 
 def rounds_page() -> Page:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from psruntime.core.members.messages import STALENESS_LIMITS
 from psruntime.live.history import NAN, WINDOW_S, History
-from psruntime.pages.curves import COUNTS, soften_legend
 from psruntime.pages.drawing import colour_of, figure
+from psruntime.pages.figures import COUNTS, Strip, soften_legend
 from psruntime.pages.page import Card, Page
-from psruntime.pages.strips import Strip
 from psruntime.pages.tables import replace_data
 
 LEAST_BARS = 6

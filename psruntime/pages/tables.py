@@ -1,13 +1,15 @@
-"""Tables of a page: they draw only the rows that can be seen, so hundreds cost what a few do."""
+"""Tables of a page: they draw only the rows that can be seen, so hundreds cost what a few do; and lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 ROW_HEIGHT, HEAD_HEIGHT = 26, 32  # pixels
 MOST_ROWS = 14  # that are seen at a time; one scrolls to the others
+MOST_LINES = 200
 
 
 @dataclass(frozen=True)
@@ -100,4 +102,38 @@ _STYLE = """
 .slick-cell, .slick-cell.selected { border: 0 !important; border-bottom: 1px solid var(--line) !important;
   background: transparent !important; color: var(--text); font-variant-numeric: tabular-nums; line-height: 22px }
 .slick-viewport, .slick-pane, .grid-canvas { background: transparent !important }
+"""
+
+
+class Lines:
+    """A short table of text, for reasons, which may be long: lines break where the screen ends.
+
+    The first MOST_LINES rows are shown; what members said stands there as it is, without markup.
+    """
+
+    def __init__(self, *columns: str, empty: str = "nothing") -> None:
+        from bokeh.models import Div
+
+        self._columns, self._empty = columns, empty
+        self.model = Div(sizing_mode="stretch_width", stylesheets=[_LINES_STYLE])
+
+    def show(self, rows: Sequence[Sequence[object]]) -> None:
+        """A value for each column in every row."""
+        text = self._html(rows[:MOST_LINES]) if rows else f"<p>{escape(self._empty)}</p>"
+        if text != self.model.text:
+            self.model.text = text
+
+    def _html(self, rows: Sequence[Sequence[object]]) -> str:
+        head = "".join(f"<th>{escape(column)}</th>" for column in self._columns)
+        body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+_LINES_STYLE = """
+:host { color: var(--text); font-size: 13px; max-height: 640px; overflow-y: auto } p { margin: 0; color: var(--soft) }
+table { border-collapse: collapse; width: 100% }
+th { color: var(--soft); font-weight: 600 }
+th, td { text-align: left; vertical-align: top; padding: 4px 10px 4px 0; overflow-wrap: anywhere }
+th:not(:last-child), td:not(:last-child) { overflow-wrap: normal }
+tbody tr { border-top: 1px solid var(--line) } td:first-child { font-variant-numeric: tabular-nums }
 """

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from psruntime.observe.step_times import GATE, PHASES, ROUND
+from psruntime.observe.meter import GATE, PHASES, ROUND
 from psruntime.tracing.spans import APPLY, MUTEX, PHASE, READ, STEP, TRANSFER, Span
 
 PS_KINDS = (READ, APPLY, MUTEX, TRANSFER)

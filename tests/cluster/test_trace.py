@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.observe.step_times import COMPUTE, PULL, ROUND
+from psruntime.observe.meter import COMPUTE, PULL, ROUND
 from psruntime.tracing.chrome import read_trace
 from psruntime.tracing.report import report_of
 from psruntime.tracing.spans import APPLY, MUTEX, STEP, TRANSFER

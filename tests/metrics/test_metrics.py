@@ -35,7 +35,7 @@ from psruntime.metrics.job_metrics import of_job
 from psruntime.metrics.ps_metrics import of_ps
 from psruntime.metrics.worker_metrics import WorkerMetrics
 from psruntime.observe.log import Log
-from psruntime.observe.step_times import GATE, PHASES, ROUND, in_order
+from psruntime.observe.meter import GATE, PHASES, ROUND, in_order
 from tests.support import docs
 from tests.support.certificates import Authority
 

@@ -17,7 +17,7 @@ from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.types import Proto, Session, Tensor
 from psruntime.graph.hooks.run_spans import run_spans
 from psruntime.graph.session.worker_run import WorkerRun
-from psruntime.observe.step_times import StepTimes
+from psruntime.observe.meter import StepTimes
 from psruntime.tracing.join import TraceFolder
 from psruntime.tracing.parts import Head, write_part
 from psruntime.tracing.spans import PHASE, STEP, Span

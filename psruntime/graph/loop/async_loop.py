@@ -31,7 +31,7 @@ from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.session.step_result import StepResult, require_finite
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
-from psruntime.observe.step_times import GATE, StepTimes
+from psruntime.observe.meter import GATE, StepTimes
 
 COUNTED = (APPLIED, NOT_FINITE, REPEATED)  # what became of a push whose batch is not to be read again
 

@@ -42,7 +42,7 @@ from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.session.step_result import StepResult, require_finite
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.graph.step.train_graph import RoundGraph
-from psruntime.observe.step_times import ROUND
+from psruntime.observe.meter import ROUND
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from psruntime.errors import UsageError
 from psruntime.graph.base.types import Feed, Proto, Session
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.observe.step_times import StepTimes, in_order
+from psruntime.observe.meter import StepTimes, in_order
 
 
 class Ran(NamedTuple):

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from psruntime.errors import JobFailedError
-from psruntime.observe.step_times import StepTimes
+from psruntime.observe.meter import StepTimes
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.hooks import trace_hook
 from psruntime.model import ModelSpec
-from psruntime.observe.step_times import PHASES
+from psruntime.observe.meter import PHASES
 from psruntime.tracing.chrome import Trace, read_trace
 from psruntime.tracing.spans import APPLY, MUTEX, PHASE, STEP
 from tests.support.local_cluster import LocalCluster, Run, train
