@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 
 import tensorflow.compat.v1 as tf1
@@ -74,12 +75,18 @@ def name_of(variable: Variable) -> str:
 
 
 def _variables_in(names: Collection[str], checkpoint: str) -> set[str]:
-    """The model's variables among the names of a checkpoint that psruntime wrote: what an optimizer keeps of NAME is
-    called NAME/SLOT.  Of another checkpoint nothing is known."""
+    """The model's variables among the names of a checkpoint that psruntime wrote; none of another checkpoint.
+
+    What an optimizer keeps of NAME is called NAME/SLOT, and what it has once for all of them SLOT or SLOT_1 as well.
+    """
     if not tf1.gfile.Exists(f"{checkpoint}{SUFFIX}"):
         return set()
+    of = {
+        name: [name[:end] for end, letter in enumerate(name) if letter == "/" and name[:end] in names] for name in names
+    }
+    slots = {name.removeprefix(f"{owner}/") for name, owners in of.items() for owner in owners}
     return {
         name
-        for name in names
-        if name != GLOBAL_STEP and not any(name[:end] in names for end, letter in enumerate(name) if letter == "/")
+        for name, owners in of.items()
+        if not owners and name != GLOBAL_STEP and re.sub(r"_\d+$", "", name) not in slots
     }

@@ -92,7 +92,7 @@ def test_a_checkpoint_of_a_model_with_more_or_fewer_variables_is_not_measured(
     monkeypatch.syspath_prepend(str(tmp_path))
     for condition, is_trained in ((trains, True), (measures, False)):
         head = HEAD.replace("CONDITION", condition)
-        text = MODEL.replace("    return ModelSpec(", head).replace("Optimizer(0.1)", "Optimizer")
+        text = MODEL.replace("    return ModelSpec(", head).replace("GradientDescentOptimizer(0.1)", "AdamOptimizer")
         (tmp_path / "with_a_head.py").write_text(text)
         monkeypatch.delitem(sys.modules, "with_a_head", raising=False)
         importlib.invalidate_caches()
