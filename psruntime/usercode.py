@@ -7,7 +7,7 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from psruntime.errors import PsRuntimeError, UsageError
@@ -47,9 +47,12 @@ def blame(what: str, passing: tuple[type[BaseException], ...] = (), place: Place
 def _file_in(error: BaseException) -> str:
     """The file that the innermost code read from when it failed; empty if it read from none."""
     frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
-    files = [each for names in reversed(frames) for each in names.values() if hasattr(each, "read")]
-    names = [getattr(file, "name", None) or getattr(file, "filename", None) for file in files]
-    return next((name for name in names if isinstance(name, str) and name), "")
+    for each in (each for names in reversed(frames) for each in names.values()):
+        with suppress(Exception):  # whatever an object of the user raises when it is asked for an attribute
+            name = hasattr(each, "read") and (getattr(each, "name", None) or getattr(each, "filename", None))
+            if name and isinstance(name, str):
+                return name
+    return ""
 
 
 def users_line(frames: Iterable[traceback.FrameSummary]) -> str:

@@ -113,6 +113,8 @@ def _report_usage(words: Sequence[str], reason: str) -> None:
     with suppress(UsageError):
         arguments, _ = parser.parse_known_args(words)
         where = flags.process_config(arguments)
+        if "coordinator" not in flags.given(arguments, ProcessConfig):
+            return  # what listens at the default address may be another job
         report_usage(where.coordinator, flags.security_config(arguments), where.index, reason)
 
 

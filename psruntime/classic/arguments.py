@@ -37,9 +37,15 @@ class StockArguments:
     max_wait_secs: float
 
     def folders(self) -> list[str]:
-        """Folders that the script saves in, and that which it restores from."""
+        """Folders that the script saves in."""
         savers = [hook for hook in (*self.chief_only_hooks, *self.hooks) if _saves(hook)]
-        return [self.checkpoint_dir, *(hook._checkpoint_dir for hook in savers)]
+        own = [self.checkpoint_dir] if any(self._checkpoint_choice) else []
+        return [*own, *(hook._checkpoint_dir for hook in savers)]
+
+    @property
+    def _checkpoint_choice(self) -> tuple[Any, Any]:
+        """(steps, seconds) between the checkpoints of `checkpoint_dir`; both None: the script saves none there."""
+        return _choice(self.save_checkpoint_steps, self.save_checkpoint_secs, (None, SAVE_CHECKPOINT_SECS))
 
     def chief_hooks(self, listener: Any) -> list[Any]:
         """Hooks that only the chief acts with, in stock's order.  listener: of each that saves."""
@@ -55,7 +61,7 @@ class StockArguments:
                     scaffold=self.scaffold, save_steps=steps, save_secs=secs, output_dir=self.summary_dir
                 )
             )
-        steps, secs = _choice(self.save_checkpoint_steps, self.save_checkpoint_secs, (None, SAVE_CHECKPOINT_SECS))
+        steps, secs = self._checkpoint_choice
         if self.checkpoint_dir and (steps or secs):
             hooks.append(
                 tf1.train.CheckpointSaverHook(

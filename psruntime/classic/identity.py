@@ -30,7 +30,7 @@ from psruntime.graph.ops.variable_uses import uses_of
 
 GRADIENT = "gradient"
 OF = "{of}"  # in the name of a fact, for the variables of its rule
-_OF_GRADIENTS = re.compile(r"(^|/)gradients(_\d+)?/")
+_OF_GRADIENTS = re.compile(r"(^|/)(gradients|gradient_tape)(_\d+)?/")
 _KERNEL = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]")  # an operation with which TensorFlow's optimizers update
 _WRITE = re.compile(r"(Resource)?(Assign|Scatter)")
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")

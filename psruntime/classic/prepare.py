@@ -204,7 +204,7 @@ def _entries(restore: Any) -> Iterator[Entry]:
     """What an operation restores variables from.
 
     restore: of a Saver.  A variable that is not restored as it is in the checkpoint, but in another shape for example,
-    is left out.
+    or whose shape is not known, is left out.
     """
     for op in ancestors([restore]):
         if op.type != "RestoreV2":
@@ -214,9 +214,11 @@ def _entries(restore: Any) -> Iterator[Entry]:
             continue
         for name, part, value in zip(names, slices, op.outputs, strict=True):
             if variable := _restored(value):
-                shape = [dim.size for dim in variable.get_attr("shape").dim]
-                whole = [int(size) for size in part.decode().split(" ")[:-1]] or shape  # before the slice of a part
-                yield Entry(name.decode(), tuple(whole), value.dtype.base_dtype.name)
+                shape = variable.get_attr("shape")
+                whole = [int(size) for size in part.decode().split(" ")[:-1]]  # before the slice of a part
+                if whole or not (shape.unknown_rank or any(dim.size < 0 for dim in shape.dim)):
+                    sizes = whole or [dim.size for dim in shape.dim]
+                    yield Entry(name.decode(), tuple(sizes), value.dtype.base_dtype.name)
 
 
 def _restored(value: Any) -> Any:

@@ -91,7 +91,7 @@ class LenientParser(Parser):
     """The same flags, out of a command line that may be wrong elsewhere: it passes over flags that it does not know.
 
     Raises:
-        UsageError: one that it knows has a value that cannot be read, or is missing.
+        UsageError: one that it knows has a value that cannot be read, or is missing; or --help is given.
     """
 
     def __init__(self) -> None:
@@ -99,6 +99,9 @@ class LenientParser(Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         return argparse.ArgumentParser.parse_known_args(self, args, namespace)
+
+    def print_help(self, file: Any = None) -> None:  # noqa: ARG002
+        raise UsageError("--help")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STEP = "step"  # all of a step of a worker
-PHASE = "phase"  # a part of the step before it, see observe/step_times.py
+PHASE = "phase"  # a part of the step before it, see observe/meter.py
 READ = "read"  # parameters, or rows of them
 APPLY = "apply"  # an update
 MUTEX = "mutex wait"  # for the lock of a bucket

@@ -161,6 +161,11 @@ def test_the_next_chief_of_a_job_takes_the_mark_at_once(tmp_path: Path) -> None:
     first.before_save(None, 0)
 
 
+def test_a_folder_that_a_script_only_restores_from_is_no_jobs() -> None:
+    assert replace(STOCK, checkpoint_dir="run").folders() == ["run"]
+    assert replace(STOCK, checkpoint_dir="run", save_checkpoint_steps=None, save_checkpoint_secs=None).folders() == []
+
+
 def test_a_folder_that_cannot_be_marked(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"/file/c cannot be marked as this job's: Not a directory; give another"):

@@ -113,7 +113,8 @@ class Coordinator:
                 try:
                     check_model(join, state.specs, state.identity)
                 except ModelDiffersError as error:
-                    state.failures.ended(join.index, str(error))
+                    if self._is_free(join.index):
+                        state.failures.ended(join.index, str(error))
                     raise
         claim = state.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
         if isinstance(claim, Busy):

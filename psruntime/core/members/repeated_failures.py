@@ -28,7 +28,7 @@ class RepeatedFailures:
         self._gone: dict[int, str] = {}
         self._unjoined: set[int] = set()  # of those, the ones that ended for good since they were a member, if ever
         self._latest = -1  # index of the worker that went last
-        self._since_s = 0.0  # when a worker last went, or first ended for good before its join
+        self._since_s = 0.0  # when a worker last went, was started, joined, or first ended for good before its join
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on.  Does not count `pause_s`, during which the coordinator itself was not running."""
@@ -52,9 +52,11 @@ class RepeatedFailures:
     def starts(self, index: int) -> None:
         """The worker of this index, which is no member, is started: it may come."""
         self._gone[index] = ""
+        self._renew(index)
 
     def joined(self, index: int) -> None:
         """The worker of this index is a member."""
+        self._renew(index)
         self._gone.pop(index, None)
         self._unjoined.discard(index)
 
@@ -66,10 +68,14 @@ class RepeatedFailures:
 
     def ended(self, index: int, reason: str) -> None:
         """The worker of this index, which is no member, has ended for good, or its join was refused."""
-        if index not in self._unjoined:
-            self._since_s = self._now_s
+        self._renew(index)
         self._unjoined.add(index)
         self._gone[index], self._latest = reason, index
+
+    def _renew(self, index: int) -> None:
+        """Others may follow this worker.  One that ends for good whenever it is started does not put the end off."""
+        if index not in self._unjoined:
+            self._since_s = self._now_s
 
     def why_too_few(self, live: int, needed: int, begun: bool) -> str:
         """Why fewer workers than are needed can come, of a job with too few for a while; empty while enough may come.

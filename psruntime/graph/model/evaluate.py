@@ -84,13 +84,14 @@ class CheckpointEvaluation:
         """
         graph, metrics, saver, rows, variables = self._built
         with graph.as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-            require_fit(variables, path, self._of_training)
+            require_fit(variables, path, lambda: self._of_training)
             path = readable(path)
             if saver:
                 saver.restore(session, path)
             load = partial(rows.load, session, path) if rows.variables else None
             return _over_all(metrics, session, self._model, self._context, self._on_batch, load)
 
+    @cached_property
     def _of_training(self) -> set[str] | None:
         return training_names(self._model, self._layout)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from psruntime.config import JobConfig
@@ -30,7 +31,7 @@ def fetch_job(
             flags, contradicts the job's; OtherJobError if that is the job's id.
     """
     try:
-        job = retrying(lambda: client.get_job(worker=worker), connect_timeout_s, stop, client.name, log)
+        job = retrying(client.get_job, connect_timeout_s, stop, client.name, log)
     except UnreachableError as error:
         raise UsageError(str(error)) from error
     log("job", id=job.job_id, mode=job.mode, coordinator=client.address)
@@ -38,4 +39,7 @@ def fetch_job(
     if wrong:
         kind = OtherJobError if given.get("job_id", job.job_id) != job.job_id else UsageError
         raise kind(f"flags contradict the job's settings: {'; '.join(wrong)}; leave them out, ps 0 sets them")
+    if worker is not None:
+        with suppress(UnreachableError):  # its join finds out
+            client.get_job(worker=worker)  # of this job it is, and may come
     return job

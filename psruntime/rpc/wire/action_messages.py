@@ -97,7 +97,7 @@ def action_to_wire(action: Action) -> pb.Action:
 
 
 def action_from_wire(wire: pb.Action) -> Action:
-    kind = ActionKind[field_checks.word("action.duty", pb.ActionKind, wire.kind)]
+    kind = ActionKind[field_checks.word("action.kind", pb.ActionKind, wire.kind)]
     if kind is ActionKind.APPLY and not wire.HasField("closes"):
         raise UsageError("action.closes is missing, though the kind is APPLY")
     return Action(

@@ -78,6 +78,21 @@ def test_a_worker_that_is_started_again_and_again_does_not_keep_the_job_waiting(
         assert bool(found.why_too_few(0, 1, True)) == (second >= ALONE_S)
 
 
+def test_each_worker_that_is_started_gives_the_others_time_to_follow() -> None:
+    """Worker 0 ended for good, worker 1 is started long after that, and worker 2 is yet to come."""
+    found = RepeatedFailures(PATIENCE_S)
+    found.ended(0, "no such flag")
+    found.advance(10 * FIRST_S, 0.0)
+    found.starts(1)
+    assert not found.why_too_few(0, 2, False)
+    found.advance(10 * FIRST_S + 10.0, 0.0)
+    found.joined(1)
+    found.advance(11 * FIRST_S + 9.0, 0.0)
+    assert not found.why_too_few(1, 2, False)
+    found.advance(11 * FIRST_S + 10.0, 0.0)
+    assert found.why_too_few(1, 2, False).startswith("1 of at least 2 workers are left: worker 0 has ended")
+
+
 @pytest.mark.parametrize(
     ("live", "ended", "started", "needed", "left"),
     [
