@@ -70,8 +70,8 @@ def test_the_programs_accept_what_they_are_given() -> None:
 
 def test_the_defaults_that_the_help_says_are_those_of_the_job() -> None:
     shown = " ".join(run.parser().format_help().split())
-    assert f"when its workers do (default: {run.TRAIN_STEPS})" in shown
-    assert "job is done (default: 0)" in shown
+    assert f"when its workers end (default: {run.TRAIN_STEPS})" in shown
+    assert "for latecomers (default: 0)" in shown
     local = job("--workers", "3")
     assert (local.job["train_steps"], local.job["linger_s"], local.job["min_workers"]) == (2000, 0.0, 3)
     assert "train_steps" not in job("--epochs", "3").job, "the epochs end it"
