@@ -122,6 +122,7 @@ class StopRequested(PsRuntimeError):
 
 def some(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """For a message: the first of these texts, and how many more there are."""
-    tail = [] if len(texts) <= most else [f"and {len(texts) - most} more"]
-    first = f"{separator}".join(texts[:most])
-    return f"{separator if separator != ', ' else ' '}".join([first, *tail])
+    first = separator.join(texts[:most])
+    if len(texts) <= most:
+        return first
+    return f"{first}{' ' if separator == ', ' else separator}and {len(texts) - most} more"

@@ -3,5 +3,5 @@
 `processes` says what runs with which command line, `children` starts and restarts and ends it, `backoff` decides
 whether and when something is started again, `progress` shows the progress line, `watch` puts them together.
 `colocated_ps` is the child of a worker.  The room knows the processes by their command lines, log lines and exit codes
-alone: it uses psruntime.config, psruntime.config.settings and psruntime.errors, and no other part of psruntime.
+alone: it uses psruntime.config and psruntime.errors, and no other part of psruntime.
 """

@@ -145,7 +145,7 @@ def test_the_mark_of_a_dead_job_is_taken_over_and_its_chief_saves_no_more(tmp_pa
     with pytest.raises(FolderOwnedError, match="which is running"):
         paused.before_save(None, 0)
     other.end_membership(is_over=False)
-    assert json.loads((tmp_path / MARK).read_text())["ps"] == ["10.0.0.1:2"], "the job goes on without this process"
+    assert json.loads((tmp_path / MARK).read_text())["ps"] == ["10.0.0.1:2"], "the job continues without this process"
     other.end_membership(is_over=True)
     assert not os.listdir(tmp_path)
 

@@ -66,7 +66,7 @@ def test_a_script_with_another_model_than_the_jobs_is_refused(zygote: Zygote, tm
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["c[1]*?"])
 def test_a_folder_has_one_live_job_of_scripts(name: str, zygote: Zygote, tmp_path: Path) -> None:
-    """Whichever of its workers is the chief; a killed job leaves it to the next, which goes on there."""
+    """Any of its workers may be the chief.  The next job takes over the folder of a killed one, and continues there."""
     folder = tmp_path / name
     flags = [f"--checkpoint_dir={folder}", "--last_step=1000000"]
     for each in ("first", "second", "third", "fourth"):

@@ -111,7 +111,7 @@ def test_the_file_of_a_killed_worker_is_read_and_gone_on_with(ending: str, tmp_p
 
 
 def test_a_full_disk_is_told_once_and_when_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[str, dict[str, Any]]] = []
+    logged: list[tuple[str, dict[str, Any]]] = []
     failing, tried = threading.Event(), threading.Semaphore(0)
     failing.set()
 
@@ -124,7 +124,7 @@ def test_a_full_disk_is_told_once_and_when_it_is_over(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(module, "LineFile", Disk)
     monkeypatch.setattr(module, "WRITE_S", 0.01)
-    recorder = Recorder(str(tmp_path / "x.jsonl"), 0, JOB, lambda event, **facts: told.append((event, facts)))
+    recorder = Recorder(str(tmp_path / "x.jsonl"), 0, JOB, lambda event, **facts: logged.append((event, facts)))
     for push in (1, 2):
         recorder.add(sent(push))
         assert tried.acquire(timeout=10)
@@ -132,7 +132,7 @@ def test_a_full_disk_is_told_once_and_when_it_is_over(tmp_path: Path, monkeypatc
     recorder.add(sent(3))
     recorder.close()
     path = str(tmp_path / "x-0.jsonl")
-    assert told == [
+    assert logged == [
         ("record_failed", {"path": path, "reason": "No space left on device"}),
         ("record_resumed", {"path": path, "records_lost": 2}),
     ]
@@ -147,12 +147,12 @@ def test_parquet_without_pyarrow_is_refused_in_one_line(tmp_path: Path, monkeypa
 
 
 def test_a_parquet_file_that_is_damaged_keeps_no_worker_from_its_end(tmp_path: Path) -> None:
-    told: list[tuple[str, dict[str, object]]] = []
+    logged: list[tuple[str, dict[str, object]]] = []
     (tmp_path / "x-0.parquet").write_bytes(b"no Parquet at all")
-    recorder = Recorder(str(tmp_path / "x.parquet"), 0, JOB, lambda event, **facts: told.append((event, facts)))
+    recorder = Recorder(str(tmp_path / "x.parquet"), 0, JOB, lambda event, **facts: logged.append((event, facts)))
     recorder.add(sent(1))
     recorder.close()
-    assert [event for event, _ in told] == ["record_failed"]
+    assert [event for event, _ in logged] == ["record_failed"]
     assert [r.push for r in read_records(tmp_path / "x-0.parquet.jsonl")] == [1]
 
 

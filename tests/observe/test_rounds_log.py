@@ -51,40 +51,40 @@ def test_a_path_that_cannot_be_written_is_the_users_mistake(path: str, tmp_path:
 
 
 def test_a_full_disk_is_told_once_and_the_training_goes_on(tmp_path: Path) -> None:
-    told: list[tuple[str, dict[str, object]]] = []
-    log = RoundsLog("/dev/full", lambda event, **facts: told.append((event, facts)))
+    logged: list[tuple[str, dict[str, object]]] = []
+    log = RoundsLog("/dev/full", lambda event, **facts: logged.append((event, facts)))
     log.write({"record": "round"})
     log.write({"record": "round"})
-    assert told == [("rounds_log_failed", {"path": "/dev/full", "reason": "No space left on device"})]
+    assert logged == [("rounds_log_failed", {"path": "/dev/full", "reason": "No space left on device"})]
     log.close()
-    assert told[1:] == [("rounds_log_failed", {"path": "/dev/full", "records_lost": 2})]
+    assert logged[1:] == [("rounds_log_failed", {"path": "/dev/full", "records_lost": 2})]
 
 
 def test_a_file_that_cannot_be_opened_yet_is_tried_again(tmp_path: Path) -> None:
-    told: list[str] = []
+    logged: list[str] = []
     path = tmp_path / "rounds.jsonl"
     make_unreadable(path, opens=False)
-    log = RoundsLog(str(path), lambda event, **_: told.append(event))
+    log = RoundsLog(str(path), lambda event, **_: logged.append(event))
     log.write(applied(1))
     path.unlink()
     log.write(applied(2))
-    assert told == ["rounds_log_failed", "rounds_log_resumed"]
+    assert logged == ["rounds_log_failed", "rounds_log_resumed"]
     log.close()
     assert [record["global_step"] for record in records_of(path)] == [2]
 
 
 def test_a_record_that_was_cut_off_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a full disk, and by the end of a process."""
-    told: list[str] = []
+    logged: list[str] = []
     path = tmp_path / "rounds.jsonl"
-    log = RoundsLog(str(path), lambda event, **_: told.append(event))
+    log = RoundsLog(str(path), lambda event, **_: logged.append(event))
     log.write({"record": "prepared", "global_step": 0})
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, line: write(file, line[:9]))
     log.write(applied(1))
     monkeypatch.undo()
     log.write(applied(2))
-    assert told == ["rounds_log_failed", "rounds_log_resumed"]
+    assert logged == ["rounds_log_failed", "rounds_log_resumed"]
     log.close()
     with path.open("a") as file:
         file.write('{"record": "rou')

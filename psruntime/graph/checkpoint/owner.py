@@ -74,7 +74,7 @@ class FolderOwner:
         """Makes the folder this job's, at once or after the mark of a dead job was watched for two leases.
 
         ps: addresses of the view.  look: called while the mark is watched; may raise.  begins: whether nothing has been
-        trained yet; a job that has trained goes on where its folder cannot be marked.
+        trained yet; a job that has trained continues where its folder cannot be marked.
 
         Raises:
             FolderOwnedError: it is a live job's.
@@ -267,8 +267,8 @@ class FolderOwner:
         return False  # the next look finds none, or that of who was faster
 
 
-def _ps_of(told: Instructions) -> list[str]:
-    return [ps.address for ps in told.view.ps]
+def _ps_of(instructions: Instructions) -> list[str]:
+    return [ps.address for ps in instructions.view.ps]
 
 
 def _facts(seen: Seen | None) -> dict[str, Any]:

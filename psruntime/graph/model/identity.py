@@ -113,7 +113,7 @@ def _constant(value: object) -> str | None:
 class Expressions:
     """What tensors are computed from, as text: constants, and the types of operations.
 
-    ends: what an operation is called at which the text ends; empty: it goes on with its inputs.
+    ends: what an operation is called at which the text ends; empty: its inputs are described too.
     """
 
     def __init__(self, ends: Callable[[Op], str] = lambda _: "") -> None:

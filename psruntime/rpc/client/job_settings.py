@@ -24,7 +24,7 @@ def fetch_job(
 ) -> JobConfig:
     """The job's settings; waits for the coordinator to appear.
 
-    worker: index of the worker that learns them.
+    worker: index of the worker that asks, which joins later; None: another process asks.
 
     Raises:
         UsageError: it did not within `connect_timeout_s`, or a setting of `given`, this process's own
@@ -41,5 +41,5 @@ def fetch_job(
         raise kind(f"flags contradict the job's settings: {'; '.join(wrong)}; leave them out, ps 0 sets them")
     if worker is not None:
         with suppress(UnreachableError):  # its join finds out
-            client.get_job(worker=worker)  # of this job it is, and may come
+            client.get_job(worker=worker)  # it belongs to this job, and joins when it is built
     return job

@@ -32,7 +32,7 @@ from psruntime.rpc.wire.member_messages import Leave
 
 ASK_AGAIN_S = 0.3  # a lost holder is replaced this much later; the coordinator may probe its address each time
 REPORT_S = 2.0  # for the report of an end before the join
-# What says nothing of this worker in this job: the job has ended, another process has the index, nobody answers.
+# Causes outside the worker: the job has ended, another process has the index, no coordinator answers.
 NOT_OF_THE_WORKER = (
     CredentialsError, IndexHeldError, JobFailedError, JobOverError, OtherJobError, StopRequested, UnreachableError,
 )  # fmt: skip

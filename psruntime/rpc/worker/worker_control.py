@@ -169,7 +169,7 @@ class WorkerControl:
             self._timer.waited(time.monotonic() - began_s)
 
     def _may_step(self, under_way: int, began_s: float) -> bool:
-        said = 0
+        reported = 0
         self._facts.has_under_way(under_way)
         while True:
             if self._stop.is_set():
@@ -186,7 +186,7 @@ class WorkerControl:
             if not is_free and (pause_epoch := self._facts.pause_epoch):
                 if under_way:
                     return False
-                said = self._stay_paused(pause_epoch, said)
+                reported = self._stay_paused(pause_epoch, reported)
                 continue
             if is_free or gate is None or gate.opens(CHECK_S, under_way):
                 if not is_free and not self._facts.begins(answer.incarnation):
@@ -198,7 +198,7 @@ class WorkerControl:
                     if not self._facts.is_starved:  # else it still waits for a shard
                         self._notes.waits_at_gate("")
                     self._facts.led(gate.max_lead)
-                elif said:
+                elif reported:
                     self._notes.waits("")
                 self._facts.goes_on()
                 return not ends
@@ -220,10 +220,10 @@ class WorkerControl:
             self._pass_clock(mode)
         return self._gate if mode == "bounded" else None
 
-    def _stay_paused(self, pause_epoch: int, said: int) -> int:
-        """Begins no step for a moment; reports the epoch at once, unless it is `said`.  Returns the reported epoch."""
+    def _stay_paused(self, pause_epoch: int, reported: int) -> int:
+        """Begins no step for a moment, and reports the epoch unless that is `reported`; returns the reported epoch."""
         self._notes.waits(self._membership.answer.instructions.pause_reason)
-        if pause_epoch != said:
+        if pause_epoch != reported:
             self.report_now()
         saves = self._membership.answer.instructions.save
         self._while_paused()

@@ -500,7 +500,7 @@ def test_a_round_is_closed_by_a_member_while_the_chief_is_at_work_on_a_gradient(
     assert rounds.action_of(2, 0).kind is ActionKind.APPLY
     assert rounds.action_of(2, 2).kind is ActionKind.APPLY, "as the chief, too"
     rounds.lose(2)
-    assert rounds.action_of(0, 0).kind is ActionKind.APPLY, "nobody else is left"
+    assert rounds.action_of(0, 0).kind is ActionKind.APPLY, "no other worker is left"
 
 
 def test_the_loss_of_a_backup_worker_voids_nothing() -> None:

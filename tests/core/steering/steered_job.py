@@ -1,4 +1,4 @@
-"""A job of honest members on a real coordinator, for commands: each does what it is told, one heartbeat at a time.
+"""A job of honest members on a real coordinator, for commands: each follows its instructions, one heartbeat at a time.
 
 A worker is a `Stepper`: it begins a step unless it holds, ends it with its next turn, and says so.  In mode sync it
 takes turns.  What it begins is checked against what every ps has written.
@@ -177,16 +177,20 @@ class SteeredJob:
         return self.core.answer(Role.WORKER, index, self.steppers[index].incarnation).instructions
 
     def beat_ps(self, index: int) -> None:
-        """A ps writes what it is told, and says so."""
+        """A ps writes its instructions, and reports that."""
         ps = self.ps.get(index)
         if ps is None:
             return
-        told = self.ps_told(index)
-        ps.wrote, ps.settings = told.fence_revision, told.settings
-        ps.past = ps.past.after(told.phase.prepared, told.saved_step, told.seen_step).steered(told.settings)
-        step = self.global_step if index == 0 and told.phase.prepared else 0
+        instructions = self.ps_told(index)
+        ps.wrote, ps.settings = instructions.fence_revision, instructions.settings
+        ps.past = ps.past.after(instructions.phase.prepared, instructions.saved_step, instructions.seen_step).steered(
+            instructions.settings
+        )
+        step = self.global_step if index == 0 and instructions.phase.prepared else 0
         with suppress(PsRuntimeError):
-            self.core.heartbeat(Role.PS, index, ps.incarnation, PsBeat(ps.wrote, told.view.number, step), self.now_s)
+            self.core.heartbeat(
+                Role.PS, index, ps.incarnation, PsBeat(ps.wrote, instructions.view.number, step), self.now_s
+            )
         self.collect()
 
     def beat_workers(self) -> None:
@@ -199,59 +203,63 @@ class SteeredJob:
         if worker is None:
             return
         try:
-            worker.heard = told = self.worker_told(index)
+            worker.heard = instructions = self.worker_told(index)
         except ReplacedError:  # it was cut off
             del self.steppers[index]
             return
-        if not told.phase.over:
-            worker.past = worker.past.after(told.phase.prepared, told.saved_step, told.seen_step)
-            worker.past = worker.past.steered(told.settings)
+        if not instructions.phase.over:
+            worker.past = worker.past.after(
+                instructions.phase.prepared, instructions.saved_step, instructions.seen_step
+            )
+            worker.past = worker.past.steered(instructions.settings)
         with suppress(ReplacedError):
-            self.prepare_or_close(index, worker, told)
-            if told.phase.prepared and told.fenced_in and worker.view != told.view.number:
-                worker.view, worker.steps = told.view.number, 0
+            self.prepare_or_close(index, worker, instructions)
+            if instructions.phase.prepared and instructions.fenced_in and worker.view != instructions.view.number:
+                worker.view, worker.steps = instructions.view.number, 0
                 worker.report = worker.work = None
-                again = worker.began is not None and "sync" not in (worker.mode, told.settings.mode)
-                worker.mode, worker.ready = told.settings.mode, {told.settings.mode == "sync"}
+                again = worker.began is not None and "sync" not in (worker.mode, instructions.settings.mode)
+                worker.mode, worker.ready = instructions.settings.mode, {instructions.settings.mode == "sync"}
                 worker.began = self.written() if again else None  # what was interrupted is begun anew
                 worker.pulled = self.seen.steps
-            if told.phase.prepared and worker.view == told.view.number and not worker.stuck:
-                (self.next_action if worker.mode == "sync" else self.step)(index, worker, told)
+            if instructions.phase.prepared and worker.view == instructions.view.number and not worker.stuck:
+                (self.next_action if worker.mode == "sync" else self.step)(index, worker, instructions)
             self.say(index, worker)
-        if told.leave and worker.began is None and index in self.steppers:
+        if instructions.leave and worker.began is None and index in self.steppers:
             self.core.leave(Role.WORKER, index, worker.incarnation, LeaveKind.ASKED, "asked to stop", self.now_s)
             del self.steppers[index]
         self.collect()
 
     def say(self, index: int, worker: Stepper) -> None:
-        told = worker.heard
-        assert told is not None
-        if told.build and not worker.builds_slowly and not worker.failure:
-            worker.graphs.add(told.build == "sync")
-            worker.ready.add(told.build == "sync")
-        if told.build_number != worker.failed[1]:
-            worker.failed = (worker.failure, told.build_number) if told.build and worker.failure else ("", 0)
+        instructions = worker.heard
+        assert instructions is not None
+        if instructions.build and not worker.builds_slowly and not worker.failure:
+            worker.graphs.add(instructions.build == "sync")
+            worker.ready.add(instructions.build == "sync")
+        if instructions.build_number != worker.failed[1]:
+            worker.failed = (
+                (worker.failure, instructions.build_number) if instructions.build and worker.failure else ("", 0)
+            )
         graphs = GraphsBuilt(True in worker.ready, False in worker.ready, *worker.failed)
-        if told.save and told.chief and worker.view == told.view.number:
+        if instructions.save and instructions.chief and worker.view == instructions.view.number:
             worker.saved = self.global_step
-        stopped = told.phase is Phase.DRAINING and worker.began is None
-        paused = told.pause_epoch if worker.began is None else 0
-        step = self.global_step if worker.view == told.view.number else 0
+        stopped = instructions.phase is Phase.DRAINING and worker.began is None
+        paused = instructions.pause_epoch if worker.began is None else 0
+        step = self.global_step if worker.view == instructions.view.number else 0
         beat = WorkerBeat(
-            worker.view, worker.steps, step, stopped, saved_step=worker.saved, asked_to_stop=told.leave,
+            worker.view, worker.steps, step, stopped, saved_step=worker.saved, asked_to_stop=instructions.leave,
             paused_epoch=paused, step_s=worker.step_s, graphs=graphs,
         )  # fmt: skip
         self.core.heartbeat(Role.WORKER, index, worker.incarnation, beat, self.now_s)
 
-    def prepare_or_close(self, index: int, worker: Stepper, told: Instructions) -> None:
-        if told.chief and told.phase is Phase.PREPARING and told.fenced_in:
+    def prepare_or_close(self, index: int, worker: Stepper, instructions: Instructions) -> None:
+        if instructions.chief and instructions.phase is Phase.PREPARING and instructions.fenced_in:
             attempt = self.core.state.sync.rounds.attempt
             prepared = Prepared(self.global_step, attempt)
-            self.core.report_prepared(index, worker.incarnation, told.view.number, prepared, self.now_s)
-        if told.chief and told.close:
-            self.core.report_finished(index, worker.incarnation, told.view.number, self.now_s)
+            self.core.report_prepared(index, worker.incarnation, instructions.view.number, prepared, self.now_s)
+        if instructions.chief and instructions.close:
+            self.core.report_finished(index, worker.incarnation, instructions.view.number, self.now_s)
 
-    def step(self, index: int, worker: Stepper, told: Instructions) -> None:
+    def step(self, index: int, worker: Stepper, instructions: Instructions) -> None:
         """Modes async and bounded: ends the step, or begins one if it may."""
         if worker.began is not None:
             self.check_step(worker.began)
@@ -260,17 +268,24 @@ class SteeredJob:
             worker.steps += 1
             self.global_step += 1
             self.seen.steps += 1
-        elif told.phase is Phase.TRAINING and not told.pause_epoch and not told.leave and self.opens(worker, told):
+        elif (
+            instructions.phase is Phase.TRAINING
+            and not instructions.pause_epoch
+            and not instructions.leave
+            and self.opens(worker, instructions)
+        ):
             worker.began, worker.pulled = self.written(), self.seen.steps
-            worker.mode = told.settings.mode
+            worker.mode = instructions.settings.mode
             self.check_mode(worker)
             if worker.mode == "bounded":
-                assert {settings.bound for settings in worker.began} == {told.settings.bound}, "a ps has another bound"
+                assert {settings.bound for settings in worker.began} == {instructions.settings.bound}, (
+                    "a ps has another bound"
+                )
 
-    def opens(self, worker: Stepper, told: Instructions) -> bool:
+    def opens(self, worker: Stepper, instructions: Instructions) -> bool:
         """Mode bounded: whether the worker is within the bound."""
-        lead = told.clock + worker.steps - self.core.state.pace.floor
-        return told.settings.mode != "bounded" or lead <= (told.settings.bound or 0)
+        lead = instructions.clock + worker.steps - self.core.state.pace.floor
+        return instructions.settings.mode != "bounded" or lead <= (instructions.settings.bound or 0)
 
     def check_staleness(self, worker: Stepper) -> None:
         """In mode bounded no step is staler than what the ps let pass."""
@@ -279,7 +294,7 @@ class SteeredJob:
             assert self.seen.steps - worker.pulled <= limit, f"{self.seen.steps - worker.pulled} steps of others"
             self.seen.bounded += 1
 
-    def next_action(self, index: int, worker: Stepper, told: Instructions) -> None:
+    def next_action(self, index: int, worker: Stepper, instructions: Instructions) -> None:
         """Mode sync: ends its work, says so, and begins what its next turn is."""
         if worker.work is not None:
             number, attempt, closes = worker.work
@@ -290,11 +305,11 @@ class SteeredJob:
                 worker.report = Pushed(number, attempt, worker.batches, BATCH, apart=worker.is_local)
                 worker.batches += 1
             worker.work = worker.began = None
-        if told.leave and worker.report is None:
+        if instructions.leave and worker.report is None:
             return
         action = self.core.next_action(index, worker.incarnation, worker.view, worker.report, self.now_s)
         worker.report = None
-        if action.kind in (ActionKind.PUSH, ActionKind.APPLY) and not told.leave:
+        if action.kind in (ActionKind.PUSH, ActionKind.APPLY) and not instructions.leave:
             worker.work = (action.round, action.attempt, False)
             if action.kind is ActionKind.APPLY and action.closes is not None:
                 worker.work = (action.closes.round, action.closes.attempt, True)
@@ -328,7 +343,7 @@ class SteeredJob:
         return [ps.settings or UNCHANGED for ps in self.ps.values() if ps.incarnation in view]
 
     def check_mode(self, worker: Stepper) -> None:
-        """A step begins in the mode that is in force, which every ps of the view has been told."""
+        """A step begins in the mode that is in force, which every ps of the view has in its instructions."""
         assert worker.began is not None
         assert (worker.mode == "sync") in worker.graphs, f"it has no graph of mode {worker.mode}"
         modes = {settings.mode for settings in worker.began} | {self.core.state.mode}
@@ -370,9 +385,9 @@ class SteeredJob:
 
     def take_facts(self, *names: str) -> list[list[dict[str, Any]]]:
         """Of the events of each name, since the last call."""
-        told = self.take_all()
-        return [[facts for event, facts in told if event == name] for name in names]
+        events = self.take_all()
+        return [[facts for event, facts in events if event == name] for name in names]
 
     def take_all(self) -> list[tuple[str, dict[str, Any]]]:
-        told, self.facts = self.facts, []
-        return told
+        events, self.facts = self.facts, []
+        return events

@@ -74,7 +74,7 @@ def test_a_new_bound_is_told_to_the_ps_before_anybody_steps_under_it() -> None:
     job.beat_workers()
     job.beat_workers()
     assert job.ps_told(0).max_staleness == 3, "nobody is in a step, so the ps are told"
-    assert job.worker_told(0).settings.bound == 4 and job.worker_told(0).pause_epoch, "and nobody steps yet"
+    assert job.worker_told(0).settings.bound == 4 and job.worker_told(0).pause_epoch, "and no worker steps yet"
     job.beat_ps(0)
     assert job.worker_told(0).pause_epoch, "one of two has written it"
     job.beat_ps(1)

@@ -147,8 +147,8 @@ def test_a_chief_that_follows_a_killed_one_leaves_the_mark_where_it_is(tmp_path:
     killed.claim([address])
     facts = json.loads((tmp_path / MARK).read_text())
     (tmp_path / MARK).write_text(json.dumps({**facts, "started": "another process"}))
-    told = Instructions(Phase.TRAINING, "", View(1, (PsEntry(0, address, 1),)), chief=True)
-    follower.keep(lambda: told)
+    instructions = Instructions(Phase.TRAINING, "", View(1, (PsEntry(0, address, 1),)), chief=True)
+    follower.keep(lambda: instructions)
     follower.require_now()
     assert json.loads((tmp_path / MARK).read_text())["writer"] == facts["writer"]
     follower.stop()

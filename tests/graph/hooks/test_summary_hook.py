@@ -133,9 +133,9 @@ def test_a_failure_to_write_is_told_once_and_the_training_goes_on(
 
 @pytest.mark.skipif(bool(worlds.refusal()), reason=worlds.refusal())
 def test_summaries_of_a_full_disk_are_counted_and_written_again_when_there_is_room(tmp_path: Path) -> None:
-    told: list[tuple[str, dict[str, object]]] = []
+    logged: list[tuple[str, dict[str, object]]] = []
     with small_disk(tmp_path / "disk", "256k") as disk:
-        writer = SummaryWriter(str(tmp_path / "disk"), lambda event, **facts: told.append((event, facts)))
+        writer = SummaryWriter(str(tmp_path / "disk"), lambda event, **facts: logged.append((event, facts)))
         assert writer.write(1, {"x": 1.0})
         disk.fill()
         long = tf1.Summary(value=[tf1.Summary.Value(tag="long" * 4000, simple_value=1.0)]).SerializeToString()
@@ -144,7 +144,7 @@ def test_summaries_of_a_full_disk_are_counted_and_written_again_when_there_is_ro
         steps = range(8, 20)
         written = [step for step in steps if writer.write(step, {"x": 1.0})]
         lost = 6 + len(steps) - len(written)
-        (failed, first), (resumed, counted) = told
+        (failed, first), (resumed, counted) = logged
         assert (failed, resumed) == ("summaries_failed", "summaries_resumed")
         assert "No space left on device" in str(first["reason"])
         assert written and counted["summaries_lost"] == lost

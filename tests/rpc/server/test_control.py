@@ -1,4 +1,4 @@
-"""Control over a real server: a command is held until it has taken effect, taken once, and told with its caller."""
+"""Control over a real server: a command waits until it has taken effect, is taken once, and has its caller logged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TrainingJob:
         return answer
 
     def ps_writes(self) -> None:
-        """What it is told now."""
+        """Its instructions now."""
         for _ in range(2):
             wrote = PsBeat(self.ps.instructions.fence_revision, 1, 5)
             self.ps = self.client.heartbeat(a_beat(self.ps, Role.PS, 0, wrote))
@@ -58,7 +58,7 @@ class TrainingJob:
         )
 
     def everybody_answers(self) -> None:
-        """The worker hears of the hold, ends its step and says so; the ps writes what it is told."""
+        """The worker gets the pause, ends its step and reports that; the ps writes its instructions."""
         self.worker_says(5)
         self.worker_says(5, self.worker.instructions.pause_epoch)
         self.ps_writes()
@@ -95,14 +95,14 @@ def test_a_held_heartbeat_brings_the_hold_and_its_end(job: TrainingJob, pool: Ex
     """So a change takes milliseconds and not the time between two heartbeats."""
     held = hold(pool, job.client, a_beat(job.worker, Role.WORKER, 0, WorkerBeat(1, 5, 5)))
     job.client.control(a_request(Kind.BOUND, bound=1))
-    told = held.result(30).instructions
-    assert told.pause_epoch == 1 and told.settings.bound == 3
+    instructions = held.result(30).instructions
+    assert instructions.pause_epoch == 1 and instructions.settings.bound == 3
     job.worker = held.result()
     job.worker_says(5, paused_epoch=1)
     held = hold(pool, job.client, a_beat(job.worker, Role.WORKER, 0, WorkerBeat(1, 5, 5, paused_epoch=1)))
     job.ps_writes()
-    told = held.result(30).instructions
-    assert told.pause_epoch == 0 and told.settings.bound == 1
+    instructions = held.result(30).instructions
+    assert instructions.pause_epoch == 0 and instructions.settings.bound == 1
 
 
 def test_a_request_that_is_repeated_counts_once(job: TrainingJob, stage: Stage) -> None:
