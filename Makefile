@@ -29,7 +29,7 @@ demo: $(READY)  ## train digits with 2 ps and 2 workers on this machine, print t
 	launch/local.sh --ps 2 --workers 2 --train-steps 2000
 
 test: $(READY)  ## the tests without those that are long by nature; SHARE=K/N: with the share K of N of the long ones
-	$(BIN)/python -m pytest $(PARALLEL) --share $(or $(SHARE),0/1)
+	$(BIN)/python -m pytest $(PARALLEL) --share $(or $(SHARE),0/1) $(if $(SHARE),--hypothesis-profile all)
 
 test-all: $(READY)  ## all tests, and every example that Hypothesis plays
 	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile all

@@ -71,9 +71,10 @@ def _report_usage(words: Sequence[str], reason: str) -> None:
         cluster, ps = flags.config_of(ClusterConfig, arguments), getattr(arguments, "ps", JobConfig.ps)
         task = find_task(cluster, os.environ, ps, is_own_host, arguments.colocate_ps)
         if task.role == WORKER:
-            from psruntime.worker import report_usage
+            from psruntime.rpc.client.join import report_usage  # gRPC is not needed otherwise
+            from psruntime.rpc.security.credentials import load_security
 
-            report_usage(task.coordinator, flags.security_config(arguments), task.index, reason)
+            report_usage(task.coordinator, load_security(flags.security_config(arguments)), task.index, reason)
 
 
 def _parser() -> flags.Parser:

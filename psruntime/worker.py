@@ -51,7 +51,7 @@ from psruntime.process.process import Process, run, usage_error
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job
-from psruntime.rpc.client.join import Registration, end_reported, report_end
+from psruntime.rpc.client.join import Registration, end_reported, report_usage
 from psruntime.rpc.client.retry import retrying
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import serve_health
@@ -115,18 +115,7 @@ def _report_usage(words: Sequence[str], reason: str) -> None:
         where = flags.process_config(arguments)
         if "coordinator" not in flags.given(arguments, ProcessConfig):
             return  # what listens at the default address may be another job
-        report_usage(where.coordinator, flags.security_config(arguments), where.index, reason)
-
-
-def report_usage(coordinator: str, security: SecurityConfig, index: int, reason: str) -> None:
-    """Reports that the worker of this index is used wrongly, and ends; at most REPORT_S.
-
-    Raises:
-        UsageError: `security` is wrong, too.
-    """
-    client = CoordinatorClient(coordinator, load_security(security))
-    report_end(client, index, LeaveKind.USAGE, reason)
-    client.close()
+        report_usage(where.coordinator, load_security(flags.security_config(arguments)), where.index, reason)
 
 
 def _work(

@@ -2,7 +2,7 @@
 
 Tests that are long by nature have the marker `long`: `make test` leaves them out, `make test SHARE=K/N` plays the share
 K of N of them (by a checksum of a test's name, so that N shares are all tests), `make test-all` plays all.  How many
-examples Hypothesis plays is a profile: "quick", or "all" for `make test-all`.
+examples Hypothesis plays is a profile: "quick" for `make test` alone, else "all".
 
 A run ends with the names of the tests that take more than SLOW_S and are not marked long.
 """
@@ -51,11 +51,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return share == zlib.crc32(item.nodeid.encode()) % shares + 1
 
     long_tests = [item for item in items if item.get_closest_marker("long")]
-    left_out = [item for item in long_tests if not is_played(item)]
-    played = Counter(item.nodeid.partition("::")[0] for item in long_tests if is_played(item))
+    left_out = {item for item in long_tests if not is_played(item)}
+    played = Counter(item.nodeid.partition("::")[0] for item in long_tests if item not in left_out)
     config.stash[LONG_TESTS] = {"left out": len(left_out), "played": dict(played)}
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,8 +38,7 @@ def require_fit(
             found = described(there[name]) if name in there else "not there"
             raise UsageError(
                 f"checkpoint {checkpoint} is of another model: variable {name} is {found}, and {described(wanted)} in "
-                "the model; "
-                "give the --model that it was written with"
+                "the model; give the --model that it was written with"
             )
     more = _variables_in(there, checkpoint) - {name_of(variable) for variable in variables}
     known = of_training() if more else None

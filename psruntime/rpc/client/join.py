@@ -28,6 +28,7 @@ from psruntime.observe.log import first_line_of
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.retry import pause, retrying
+from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.wire.member_messages import Leave
 
 ASK_AGAIN_S = 0.3  # a lost holder is replaced this much later; the coordinator may probe its address each time
@@ -73,11 +74,18 @@ def end_reported(client: CoordinatorClient, worker: int) -> Iterator[None]:
     except Exception as error:
         is_usage = isinstance(error, PsRuntimeError) and error.exit_code == EXIT_USAGE
         reason = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
-        report_end(client, worker, LeaveKind.USAGE if is_usage else LeaveKind.ERROR, reason)
+        _report_end(client, worker, LeaveKind.USAGE if is_usage else LeaveKind.ERROR, reason)
         raise
 
 
-def report_end(client: CoordinatorClient, worker: int, kind: LeaveKind, reason: str) -> None:
+def report_usage(coordinator: str, security: Security, worker: int, reason: str) -> None:
+    """Reports to the coordinator at this address that a worker ends because it is used wrongly, as `_report_end`."""
+    client = CoordinatorClient(coordinator, security)
+    _report_end(client, worker, LeaveKind.USAGE, reason)
+    client.close()
+
+
+def _report_end(client: CoordinatorClient, worker: int, kind: LeaveKind, reason: str) -> None:
     """Reports that a worker ends before its join.  Never raises; takes at most REPORT_S."""
     with suppress(PsRuntimeError):
         client.leave(Leave(Role.WORKER, worker, NOT_JOINED, kind, reason), REPORT_S)

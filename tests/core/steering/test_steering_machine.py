@@ -1,4 +1,4 @@
-"""Commands in any order, while workers hold, get stuck, come and go, ps are lost, and the coordinator with ps 0.
+"""Commands in any order, while workers pause, get stuck, come and go, ps are lost, and the coordinator with ps 0.
 
 steered_job.py checks, whenever a step begins or ends and a round is closed, that every ps goes by the same settings,
 and by those of when it began.  Here is checked that no step begins while the job is paused, and at the end that no
@@ -53,8 +53,8 @@ MUST_HAPPEN = (
     *(f"{kind} done" for kind in Kind), "pause given up", "learning-rate-scale given up", "save given up",
     "ps lost at build", "worker lost at build", "worker joined at build", "coordinator lost at build", "steps at build",
     "rounds at build", "cannot build",
-    "ps lost at hold", "ps lost at apply", "worker lost at hold", "worker lost at apply", "worker joined at hold",
-    "coordinator lost at hold", "coordinator lost at apply", "coordinator lost while paused", "settings survived",
+    "ps lost at pause", "ps lost at apply", "worker lost at pause", "worker lost at apply", "worker joined at pause",
+    "coordinator lost at pause", "coordinator lost at apply", "coordinator lost while paused", "settings survived",
     "refused", "asked too early", "over", "steps", "rounds", "scaled rounds", "local rounds", "mode given up",
     *(f"from {before} to {after}" for before in MODES for after in (*MODES, "schedule") if before != after),
     "stage 0", "stage 1", "stage 2", "due done", "due given up", "choice done", "choice given up",
@@ -156,7 +156,7 @@ class SteeringMachine(RuleBasedStateMachine):
         self.job.run(seconds)
 
     @rule(late=FLAG, kind=st.sampled_from([Kind.BOUND, Kind.MODE, None]), bound=st.integers(0, 7))
-    def a_change_comes_while_workers_hold_for_a_choice(self, late: bool, kind: Kind | None, bound: int) -> None:
+    def a_change_comes_while_workers_pause_for_a_choice(self, late: bool, kind: Kind | None, bound: int) -> None:
         self.steps_take_otherwise(late, 0)
         for beat in range(40):
             held = self.job.core.state.steering.revocable
@@ -245,14 +245,14 @@ class SteeringMachine(RuleBasedStateMachine):
         barrier = self.job.core.state.steering.barrier
         self.seen[f"coordinator lost at {barrier.state}"] += 1
         self.seen["coordinator lost while paused"] += barrier.in_force.paused
-        may_hold = {barrier.in_force, *([barrier.target] if barrier.state is BarrierState.APPLY else [])}
+        may_have = {barrier.in_force, *([barrier.target] if barrier.state is BarrierState.APPLY else [])}
         heard = any(member.past.settings == barrier.in_force for member in self.others())
         self.count()
         self.asked = {}
         self.job.lose_the_coordinator()
         if heard:
             found = self.job.core.state.steering.settings
-            assert of(found) in map(of, may_hold), f"{found} instead of one of {may_hold}"
+            assert of(found) in map(of, may_have), f"{found} instead of one of {may_have}"
             self.seen["settings survived"] += found.revision > 0
 
     @precondition(lambda self: self.job.core.state.phase is Phase.TRAINING)
