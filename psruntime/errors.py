@@ -122,7 +122,7 @@ class StopRequested(PsRuntimeError):
 
 def some(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """For a message: the first of these texts, and how many more there are."""
-    first = separator.join(texts[:most])
+    first = str.join(separator, texts[:most])
     if len(texts) <= most:
         return first
     return f"{first}{' ' if separator == ', ' else separator}and {len(texts) - most} more"

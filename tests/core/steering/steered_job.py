@@ -164,10 +164,9 @@ class SteeredJob:
         for index, before in steppers.items():
             worker = self.steppers[index]
             worker.began, worker.stuck, worker.batches = before.began, before.stuck, before.batches
-            worker.ready, worker.graphs = (
-                {True, False},
-                {True, False},
-            )  # the mode may be an older one again, for which it builds when it gets there
+            worker.mode = before.mode  # of the step that is under way: one of a round is not begun anew by itself
+            # The mode may be an older one again, for which it builds when it gets there.
+            worker.ready, worker.graphs = {True, False}, {True, False}
             worker.builds_slowly, worker.failure = before.builds_slowly, before.failure
 
     def ps_told(self, index: int) -> Instructions:
