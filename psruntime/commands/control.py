@@ -17,9 +17,9 @@ from psruntime.config.settings import suggestion
 from psruntime.config.values import AUTO
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
 from psruntime.core.steering.overrides import check_bound, check_scale
-from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, UnreachableError, UsageError
 from psruntime.process import flags
-from psruntime.process.process import usage_error
+from psruntime.process.process import request_error, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
 from psruntime.rpc.wire.control_messages import ControlRequest
@@ -59,10 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _ended(ask(client, command, arguments.timeout), command, arguments.timeout)
     except PsRuntimeError as error:
-        unreachable = isinstance(error, UnreachableError)
-        hint = "; is the job running, and is --coordinator the address of its ps 0?" if unreachable else ""
-        sys.stderr.write(f"{PROG}: {error}{hint}\n")
-        return EXIT_USAGE if unreachable else error.exit_code or EXIT_FAILED
+        return request_error(PROG, error)
     except KeyboardInterrupt:
         sys.stderr.write(f"{PROG}: not waiting any more; a command that was taken takes effect all the same\n")
         return 130

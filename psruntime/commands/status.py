@@ -19,13 +19,13 @@ from psruntime.config import JobConfig
 from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
-from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
+from psruntime.errors import EXIT_DONE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.live.history import History
 from psruntime.observe.outputs import reader_is_gone
 from psruntime.observe.render import as_json, as_tables, progress_line
 from psruntime.observe.watched import watched
 from psruntime.process import flags
-from psruntime.process.process import end_with_launcher, usage_error
+from psruntime.process.process import end_with_launcher, request_error, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
 
@@ -68,10 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             Console().print(as_tables(status, job))
         return EXIT_DONE
     except PsRuntimeError as error:
-        unreachable = isinstance(error, UnreachableError)
-        hint = "; is the job running, and is --coordinator the address of its ps 0?" if unreachable else ""
-        sys.stderr.write(f"{PROG}: {error}{hint}\n")
-        return EXIT_USAGE if unreachable else error.exit_code
+        return request_error(PROG, error)
     except KeyboardInterrupt:
         return 130
     finally:

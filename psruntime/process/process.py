@@ -29,6 +29,7 @@ from psruntime.errors import (
     PassingError,
     PsRuntimeError,
     StopRequested,
+    UnreachableError,
     UsageError,
 )
 from psruntime.observe.log import Log, facts_of
@@ -269,3 +270,11 @@ def usage_error(prog: str, error: UsageError) -> int:
     """Reports bad flags before there is a process to speak of."""
     sys.stderr.write(f"{prog}: {error}\n")
     return error.exit_code
+
+
+def request_error(prog: str, error: PsRuntimeError) -> int:
+    """Reports why a request to a running job failed.  A coordinator that does not answer is no wrong use."""
+    unreachable = isinstance(error, UnreachableError)
+    hint = "; is the job running, and is --coordinator the address of its ps 0?" if unreachable else ""
+    sys.stderr.write(f"{prog}: {error}{hint}\n")
+    return EXIT_FAILED if unreachable else error.exit_code or EXIT_FAILED

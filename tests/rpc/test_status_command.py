@@ -145,7 +145,7 @@ def test_watch_ends_by_ctrl_c(stage: Stage) -> None:
 
 @pytest.mark.parametrize("flag", ["--watch", "--follow"])
 def test_without_a_coordinator_it_says_so(stage: Stage, capsys: pytest.CaptureFixture[str], flag: str) -> None:
-    assert status.main([flag, "--coordinator", stage.refusing()]) == 2
+    assert status.main([flag, "--coordinator", stage.refusing()]) == 1
     assert "is the job running" in capsys.readouterr().err
 
 
