@@ -256,14 +256,23 @@ class SteeringMachine(RuleBasedStateMachine):
             self.seen["settings survived"] += found.revision > 0
 
     @precondition(lambda self: self.job.core.state.phase is Phase.TRAINING)
-    @rule(scale=st.sampled_from([0.1, 0.5, 3.0]), heard=FLAG)
-    def ps_0_is_lost_while_the_ps_are_told(self, scale: float, heard: bool) -> None:
+    @rule(
+        scale=st.sampled_from([0.1, 0.5, 3.0]), heard=FLAG, worker=WORKERS,
+        then=st.sampled_from(["ps 0", "ps 1", "is lost", "joins"]),
+    )  # fmt: skip
+    def a_process_comes_or_goes_while_the_ps_write(self, scale: float, heard: bool, worker: int, then: str) -> None:
         self.ask(Kind.LEARNING_RATE_SCALE, False, scale=scale)
         for _ in range(4):
             self.job.beat_workers()
         if heard:
             self.job.beat_ps(1)
-        if self.job.core.state.phase is Phase.TRAINING:
+        if then == "joins":
+            self.a_worker_joins(worker)
+        elif then == "is lost":
+            self.a_worker_is_lost(worker)
+        elif then == "ps 1":
+            self.ps_1_is_lost(True, 3)
+        elif self.job.core.state.phase is Phase.TRAINING:
             self.ps_0_is_lost_with_the_coordinator()
 
     def others(self) -> list[object]:
