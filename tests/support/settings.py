@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.config.job_settings import PLANS, SWITCH, WIRES
 from psruntime.core.clocks.pace import Pace
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.errors import UsageError
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Context, Model, ModelSpec
@@ -59,7 +60,7 @@ def every_job() -> Iterator[dict[str, Any]]:
 
 def cluster_of(settings: dict[str, Any]) -> LocalCluster:
     """Empty, and with the limit of staleness that the coordinator would tell the ps for one worker."""
-    return LocalCluster(settings["ps"], Pace(JobConfig(**settings)).max_staleness(live=1))
+    return LocalCluster(settings["ps"], Pace(JobConfig(**settings), JudgedClock(0.0)).max_staleness(live=1))
 
 
 def adding_model(optimizer: Callable[[Any], Any], learning_rate: float = 1.0) -> Model:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from psruntime.config.values import BoundRange
+from psruntime.core.members.judged_clock import JudgedClock
 
 STEPS = 50  # of each worker that are played; more would see a change later, fewer take noise for one
 FEWEST = 10  # a worker with fewer steps does not count
@@ -38,16 +39,14 @@ class AdaptiveBound:
     reported_every_s: seconds from one report of a worker to the next.
     """
 
-    def __init__(self, within: BoundRange, reported_every_s: float, note: Callable[..., None]) -> None:
+    def __init__(
+        self, within: BoundRange, reported_every_s: float, note: Callable[..., None], clock: JudgedClock
+    ) -> None:
         self.range = within
         self._between_s = max(SECONDS_BETWEEN, 2 * reported_every_s)  # so each worker has reported meanwhile
         self._note = note
-        self._now_s = 0.0
+        self._clock = clock
         self.forget()
-
-    def advance(self, now_s: float, pause_s: float) -> None:  # noqa: ARG002
-        """Moves the time on."""
-        self._now_s = now_s
 
     def forget(self) -> None:
         """The bound is set by an operator or a schedule."""
@@ -69,13 +68,13 @@ class AdaptiveBound:
         if self._of != (bound, revision, view):
             self._of, self._chosen = (bound, revision, view), None
             self._look_later(floor)
-        elif self._chosen in (None, bound) and floor >= self._next_floor and self._now_s >= self._next_s:
+        elif self._chosen in (None, bound) and floor >= self._next_floor and self._clock.now_s >= self._next_s:
             self._look_later(floor)
             self._choose(bound, steps())
         return bound if self._chosen is None else self._chosen
 
     def _look_later(self, floor: int) -> None:
-        self._next_floor, self._next_s = floor + STEPS_BETWEEN, self._now_s + self._between_s
+        self._next_floor, self._next_s = floor + STEPS_BETWEEN, self._clock.now_s + self._between_s
 
     def _choose(self, bound: int, steps: Durations) -> None:
         if choice := choose(self.range, bound, steps):

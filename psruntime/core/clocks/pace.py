@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from psruntime.config import JobConfig
 from psruntime.core.clocks.clocks import UNBOUNDED, ClockTable
 from psruntime.core.clocks.stragglers import Stragglers, spacing_s
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member
 
 # Far below the 2**32 by which a restore raises every version: updates from before it stay out in any case.
@@ -42,10 +43,11 @@ class _Gone:
 
 
 class Pace:
-    """The clocks of the current view, by incarnation.  Times are those of the coordinator, in seconds."""
+    """The clocks of the current view, by incarnation.  Times are judged time, in seconds."""
 
-    def __init__(self, job: JobConfig) -> None:
+    def __init__(self, job: JobConfig, clock: JudgedClock) -> None:
         self._job = job
+        self._clock = clock
         self._bound = job.bound if job.mode == "bounded" else UNBOUNDED
         self.clocks = ClockTable(self._bound)
         self.stragglers = Stragglers(self._bound)
@@ -162,10 +164,11 @@ class Pace:
         decision = self.clocks.may_start(worker.index)
         return "" if decision.allowed else decision.reason
 
-    def remove(self, worker: Member, now_s: float) -> None:
+    def remove(self, worker: Member) -> None:
         """A worker left or was lost: the floor may rise."""
         self._retire(worker)
-        self._gone.append(_Gone(now_s + self._job.lease_s, dict.fromkeys(self._base, self._steps_since)))
+        until_s = self._clock.now_s + self._job.lease_s
+        self._gone.append(_Gone(until_s, dict.fromkeys(self._base, self._steps_since)))
 
     def _retire(self, worker: Member) -> None:
         """It takes no further step in this view."""
@@ -176,11 +179,9 @@ class Pace:
             self.clocks.remove(worker.index)
             self.stragglers.remove(worker.index)
 
-    def advance(self, now_s: float, pause_s: float) -> None:
-        """Advances the time.  `pause_s` of it, when the coordinator did not run, does not count."""
-        for gone in self._gone:
-            gone.until_s += pause_s
-        self._gone = [gone for gone in self._gone if gone.until_s > now_s or gone.may_meet]
+    def forget_gone(self) -> None:
+        """Forgets the gone workers that do not count any more."""
+        self._gone = [gone for gone in self._gone if gone.until_s > self._clock.now_s or gone.may_meet]
 
     def max_staleness(self, live: int) -> int | None:
         """What the ps let pass with so many live workers, in versions; None: anything.

@@ -38,7 +38,7 @@ class ReportSchedule:
         self._short = -1  # the clock for which the floor was not there yet when the coordinator answered
         self._urgent = False  # until the next call: others may wait for it, or the worker itself
         self._began_s: float | None = None  # of the latest call
-        self._pause_s = 0.0  # after it
+        self._delay_s = 0.0  # after it
 
     def serves(self, assignment: Assignment) -> bool:
         """Whether steps under this assignment count here: it has the same incarnation and view, and began at the same
@@ -81,12 +81,12 @@ class ReportSchedule:
         if self._urgent or self._began_s is None:
             return 0.0
         every_s = REPORT_S if self._is_pressing else self._every_s
-        return self._began_s + every_s + self._pause_s - now_s
+        return self._began_s + every_s + self._delay_s - now_s
 
     def begin(self, now_s: float) -> ClockReport:
         """The report of the next call, which is made now."""
         self._urgent = False
-        self._began_s, self._pause_s = now_s, 0.0
+        self._began_s, self._delay_s = now_s, 0.0
         whose = (self._worker, self.assignment.incarnation, self.assignment.view.number)
         steps = self.clock - self.assignment.clock
         if not self.is_shut:
@@ -107,7 +107,7 @@ class ReportSchedule:
             self.floor = max(self.floor, answer.floor)
             self._short = reported if answer.floor < report.wanted_floor else -1
         if answer is None or answer.floor < report.wanted_floor:
-            self._pause_s = PAUSE_S  # counted from the call, so nothing after a long poll
+            self._delay_s = PAUSE_S  # counted from the call, so nothing after a long poll
             self._urgent = False
 
     @property

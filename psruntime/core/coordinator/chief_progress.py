@@ -10,6 +10,7 @@ preparation or a checkpoint that takes long is not restarted for ever.
 from __future__ import annotations
 
 from psruntime.config import JobConfig
+from psruntime.core.members.judged_clock import JudgedClock, Since
 from psruntime.core.members.membership import Member
 from psruntime.core.members.messages import WorkerBeat
 
@@ -18,68 +19,31 @@ INTERVALS = 2  # by which a checkpoint may be overdue
 STEPS = 2  # of the longest that was seen, for a chief to end one
 
 
-class Since:
-    """A timer of how long a value has been the same, in seconds."""
-
-    def __init__(self) -> None:
-        self._what: object = None
-        self._since_s = self._now_s = 0.0
-
-    def advance(self, now_s: float, pause_s: float) -> None:
-        self._now_s = max(self._now_s, now_s)
-        self._since_s += pause_s
-
-    def update(self, what: object) -> None:
-        """Sets the present value, None for none."""
-        if what != self._what:
-            self._what, self._since_s = what, self._now_s
-
-    def begin(self, what: object) -> None:
-        """Sets the value and restarts the time, also if the value is the same."""
-        self._what, self._since_s = what, self._now_s
-
-    @property
-    def is_so(self) -> bool:
-        return self._what is not None
-
-    @property
-    def for_s(self) -> float:
-        return self._now_s - self._since_s if self.is_so else 0.0
-
-
 class ChiefProgress:
-    """Times are those of the coordinator, in seconds; steps are global steps, but for those of `stepped`."""
+    """Times are judged time, in seconds; steps are global steps, but for those of `stepped`."""
 
-    def __init__(self, job: JobConfig) -> None:
+    def __init__(self, job: JobConfig, clock: JudgedClock) -> None:
         self._job = job
-        self._now_s = 0.0
-        self._preparing = Since()  # who prepares which view, and whether it is at it
+        self._clock = clock
+        self._preparing: Since[object] = Since(clock)  # who prepares which view, and whether it is at it
         self._saved: int | None = None  # step from which the next one is counted; None: nothing is to be saved now
-        self._saved_at = Since()
-        self._due = Since()  # the next one
-        self._owes = Since()  # which chief it
-        self._silent = Since()  # what that one does
+        self._saved_at: Since[int] = Since(clock)
+        self._due: Since[int] = Since(clock)  # the next one
+        self._owes: Since[tuple[int, int]] = Since(clock)  # which chief it
+        self._silent: Since[object] = Since(clock)  # what that one does
         self._stepped: dict[int, tuple[int, float]] = {}  # by incarnation: steps in its view, and when they changed
         self._longest_step_s = 0.0
         self._reported: int | None = None  # the latest checkpoint after which the next was overdue
         self._passed_over: set[tuple[int, str]] = set()  # (worker index, address), since the latest task was done
         self._patience = 1  # times the limits
 
-    def advance(self, now_s: float, pause_s: float) -> None:
-        """Advances the time.  `pause_s` of it, when the coordinator did not run, does not count."""
-        self._now_s = max(self._now_s, now_s)
-        for clock in (self._preparing, self._saved_at, self._due, self._owes, self._silent):
-            clock.advance(now_s, pause_s)
-        if pause_s:
-            self._stepped = {who: (steps, at_s + pause_s) for who, (steps, at_s) in self._stepped.items()}
-
     def stepped(self, incarnation: int, steps: int) -> None:
         """A worker has taken so many steps of its own in its view."""
-        before, at_s = self._stepped.get(incarnation, (0, self._now_s))
+        before, at_s = self._stepped.get(incarnation, (0, self._clock.now_s))
         if steps > before > 0:
-            self._longest_step_s = max(self._longest_step_s, self._now_s - at_s)
+            self._longest_step_s = max(self._longest_step_s, self._clock.now_s - at_s)
         if steps != before or not steps:
-            self._stepped[incarnation] = (steps, self._now_s)
+            self._stepped[incarnation] = (steps, self._clock.now_s)
 
     def forget(self, incarnation: int) -> None:
         """The worker is gone."""
@@ -102,7 +66,7 @@ class ChiefProgress:
 
     def is_late_to_prepare(self, at_it: bool) -> bool:
         """Whether the chief has had its time; `at_it`: it has begun, or has to build first."""
-        return self._preparing.is_so and self.preparing_s >= self._limit_s(at_it)
+        return self._preparing.what is not None and self.preparing_s >= self._limit_s(at_it)
 
     # Saving.
 
@@ -120,20 +84,20 @@ class ChiefProgress:
         in_time = self._job.save_secs == 0 or self._saved_at.for_s < self._job.save_secs
         if steps >= self._job.save_steps or (steps > 0 and not in_time):
             self._due.update(self._saved)
-        due = self._due.is_so
+        due = self._due.what is not None
         self._owes.update((self._saved, chief) if due else None)
         self._silent.update((self._saved, chief, beat.steps, beat.saves) if due else None)
 
     def reset(self) -> None:
         """Nothing is to be saved now."""
         self._saved = None
-        for clock in (self._saved_at, self._due, self._owes, self._silent):
-            clock.update(None)
+        self._saved_at.update(None)
+        self._owe_none()
 
     def pauses(self) -> None:
         """The job is paused on command: the time until the next step is not the length of a step."""
         self.reset()
-        self._stepped = {who: (steps, self._now_s) for who, (steps, _) in self._stepped.items()}
+        self._stepped = {who: (steps, self._clock.now_s) for who, (steps, _) in self._stepped.items()}
 
     @property
     def due_s(self) -> float:
@@ -142,7 +106,7 @@ class ChiefProgress:
 
     def is_overdue(self, global_step: int) -> bool:
         """Whether that is too long."""
-        if self._saved is None or not self._due.is_so:
+        if self._saved is None or self._due.what is None:
             return False
         steps, due_s = global_step - self._saved, self.due_s
         intervals = steps >= (1 + INTERVALS) * self._job.save_steps or 0 < INTERVALS * self._job.save_secs <= due_s
@@ -176,6 +140,11 @@ class ChiefProgress:
     def _done(self, global_step: int) -> None:
         self._saved = global_step
         self._saved_at.begin(global_step)
-        for clock in (self._due, self._owes, self._silent):
-            clock.update(None)
+        self._owe_none()
         self._passed_over, self._patience = set(), 1
+
+    def _owe_none(self) -> None:
+        """No checkpoint is due."""
+        self._due.update(None)
+        self._owes.update(None)
+        self._silent.update(None)

@@ -108,7 +108,7 @@ class Coordinator:
             raise over_error(state.phase, state.reason)
         with state.refused_joins.noted(join):
             check_join(join, state.job, state.members)
-            self._prefer_the_past(join, now_s)
+            self._prefer_the_past(join)
             if join.role is Role.WORKER:
                 try:
                     check_model(join, state.specs, state.identity)
@@ -116,11 +116,11 @@ class Coordinator:
                     if self._is_free(join.index):
                         state.failures.ended(join.index, str(error))
                     raise
-        claim = state.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
+        claim = state.members.claim(join.role, join.index, join.join_id, join.waited_s)
         if isinstance(claim, Busy):
             return NotYet(claim.reason, claim.holder.tag, claim.holder)
         if claim is None:
-            claim = self._admit(join, new_incarnation, now_s)
+            claim = self._admit(join, new_incarnation)
             state.adopt(join.past)
         self._reconsider()
         answer = self._answer(claim)
@@ -136,14 +136,14 @@ class Coordinator:
         state = self.state
         self.advance(now_s)
         member = state.members.get(role, index, incarnation)
-        state.members.renew(member, now_s)
+        state.members.renew(member)
         if isinstance(beat, PsBeat):
             self._take_ps_beat(incarnation, beat)
             state.refused_pushes.update(index, beat.stats)
         else:
             beat = self._take_worker_beat(member, beat)
             if beat.saved_step is not None and index == state.chief and state.trained_in(beat.view):
-                state.note_saved(beat.saved_step, now_s)
+                state.note_saved(beat.saved_step)
                 state.past = state.past.saved(beat.saved_step)
                 state.chief_progress.saved(beat.saved_step)
         if isinstance(beat, WorkerBeat) and beat.failure and not state.phase.over:
@@ -151,9 +151,9 @@ class Coordinator:
         if beat.asked_to_stop and state.stop.take(member, state.global_step):
             self._note("asked_to_stop", member=member.name)
         if beat.stood_still_s:
-            self._explain_silence(member, beat.stood_still_s, now_s)
+            self._explain_silence(member, beat.stood_still_s)
         state.accounts.update(index, beat.stats)
-        state.traffic.update(member, beat.stats, state.phase is Phase.TRAINING, now_s)
+        state.traffic.update(member, beat.stats, state.phase is Phase.TRAINING, state.clock.real_s)
         if state.phase.prepared and beat.view == state.view.number and state.mode != "sync":
             state.global_step = max(state.global_step, beat.global_step)
         self._reconsider()
@@ -174,13 +174,13 @@ class Coordinator:
         """
         self.advance(now_s)
         if incarnation == NOT_JOINED:
-            self._end_unjoined(role, index, kind, reason, now_s)
+            self._end_unjoined(role, index, kind, reason)
             return
         try:
             member = self.state.members.get(role, index, incarnation)
         except ReplacedError:
             return
-        self._remove(member, "member_left", now_s, reason, kind)
+        self._remove(member, "member_left", reason, kind)
         if kind is LeaveKind.FATAL and not self.state.phase.over and not self.state.stop.fails:
             self._move(Phase.FAILED, f"{member.name}: {reason}")
         self._reconsider()
@@ -197,7 +197,7 @@ class Coordinator:
         members = self.state.members
         for member in [*members.live(Role.PS), *members.live(Role.WORKER)]:
             if member.incarnation == incarnation:
-                self._remove(member, "member_lost", now_s, reason="nothing listens at its address")
+                self._remove(member, "member_lost", reason="nothing listens at its address")
         self._reconsider()
 
     # Training.
@@ -300,7 +300,7 @@ class Coordinator:
         chief = require_chief(state, index, incarnation)
         if state.phase is Phase.PREPARING and view == state.view.number:
             lost = max(prepared.steps_lost, state.global_step - prepared.global_step)
-            state.note_saved(prepared.saved_step, now_s)
+            state.note_saved(prepared.saved_step)
             state.past = state.past.saw(state.global_step).prepared(prepared.global_step, prepared.saved_step)
             state.steps_lost, state.global_step = state.steps_lost + lost, prepared.global_step
             state.began_at = prepared.global_step if state.began_at is None else state.began_at
@@ -322,7 +322,7 @@ class Coordinator:
         self.advance(now_s)
         chief = require_chief(state, index, incarnation)
         if state.phase is Phase.PREPARING and view == state.view.number:
-            self._relieve(chief, obstacle, now_s)
+            self._relieve(chief, obstacle)
         self._reconsider()
         return self._answer(chief)
 
@@ -363,15 +363,15 @@ class Coordinator:
     def advance(self, now_s: float) -> None:
         """Moves the time on: ends leases and timeouts.  Every input calls it, and so does a regular tick."""
         state = self.state
-        pause_s = state.members.pause_s(now_s)
-        for timed in state.timed:
-            timed.advance(now_s, pause_s)
-        for member in state.members.advance(now_s):
-            self._forget(member, "member_lost", now_s, reason=f"silent for {now_s - member.renewed_at_s:.1f} s")
+        state.clock.advance(now_s)
+        state.pace.forget_gone()
+        for member in state.members.end_leases():
+            silent_s = state.clock.real_s - member.renewed_at_s
+            self._forget(member, "member_lost", reason=f"silent for {silent_s:.1f} s")
         self._reconsider()
-        self._cut_off(now_s)
+        self._cut_off()
         state.failures.trained(state.global_step)
-        if not state.phase.over and (reason := why_fail(state, now_s)):
+        if not state.phase.over and (reason := why_fail(state)):
             self._move(Phase.FAILED, reason)
 
     def take_effects(self) -> Effects:
@@ -511,16 +511,16 @@ class Coordinator:
             state.pace.set_starved(member, beat.steps, beat.starve_count)
         return beat
 
-    def _admit(self, join: Join, incarnation: int, now_s: float) -> Member:
+    def _admit(self, join: Join, incarnation: int) -> Member:
         state = self.state
         who_and_where = (join.role, join.index, join.address, join.health_address)
-        member = state.members.admit(Member(*who_and_where, join.join_id, incarnation, now_s, now_s, now_s), now_s)
+        member = state.members.admit(Member(*who_and_where, join.join_id, incarnation))
         self._note("member_joined", member=member.name, address=member.address, incarnation=member.tag)
         state.admit(member, join.specs, join.identity)
         state.sync.admit(incarnation, join.machine, join.began_at)
         return member
 
-    def _prefer_the_past(self, join: Join, now_s: float) -> None:
+    def _prefer_the_past(self, join: Join) -> None:
         """Before the first view, who knows the job's model from an earlier coordinator is right about it: workers of
         another that were here before it are removed, and are refused when they ask again."""
         state, known = self.state, join.past.identity
@@ -528,16 +528,16 @@ class Coordinator:
             return
         difference = next(differences(state.identity, known, "the job"), None)
         for member in state.members.live(Role.WORKER) if difference else []:
-            self._remove(member, "cut_off", now_s, reason=f"it has another model than the job: {difference}")
+            self._remove(member, "cut_off", reason=f"it has another model than the job: {difference}")
 
-    def _relieve(self, chief: Member, reason: str, now_s: float) -> None:
+    def _relieve(self, chief: Member, reason: str) -> None:
         """Lets another worker be chief."""
-        self.state.reliefs.add(chief, reason, now_s)
+        self.state.reliefs.add(chief, reason)
         self._note("relieved", worker=chief.index, reason=reason)
         self._reconsider()
         self.state.reason = why_not_prepared(self.state) or self.state.reason
 
-    def _cut_off(self, now_s: float) -> None:
+    def _cut_off(self) -> None:
         """Removes a chief that is late, and the workers that the end of the job has waited for long enough."""
         state = self.state
         state.chief_progress.prepares(preparation(state))
@@ -552,7 +552,7 @@ class Coordinator:
             self._note("checkpoint_overdue", worker=state.chief, reason=reason)
         if state.chief_member and (reason := why_relieve(state)):
             state.chief_progress.pass_over(state.chief_member)
-            self._remove(state.chief_member, "cut_off", now_s, reason=reason)
+            self._remove(state.chief_member, "cut_off", reason=reason)
             self._reconsider()
         timer = self.state.drain_timer
         timer.update(drain_wait(self.state))
@@ -560,48 +560,48 @@ class Coordinator:
         for member, reason in overdue:
             timer.cut_off(member, reason)
         for member, reason in overdue:
-            self._remove(member, "cut_off", now_s, reason=reason)
+            self._remove(member, "cut_off", reason=reason)
             self._reconsider()
 
-    def _explain_silence(self, member: Member, still_s: float, now_s: float) -> None:
+    def _explain_silence(self, member: Member, still_s: float) -> None:
         """Notes for how long no Python ran in a member, also as the reason for which it was lost meanwhile."""
         lease_s = self.state.job.lease_s
         why = f"no Python ran in its process for {still_s:.1f} s; its log has the cause (--lease {lease_s:g})"
         self._note("python_stood_still", member=member.name, seconds=round(still_s, 1), reason=why)
-        self.state.departures.explain(member.role, member.index, now_s - still_s, why)
+        self.state.departures.explain(member.role, member.index, self.state.clock.real_s - still_s, why)
 
     def _is_free(self, index: int) -> bool:
         """Whether a worker of this index may join."""
         return index < self.state.job.max_workers and self.state.members.holder(Role.WORKER, index) is None
 
-    def _end_unjoined(self, role: Role, index: int, kind: LeaveKind, reason: str, now_s: float) -> None:
+    def _end_unjoined(self, role: Role, index: int, kind: LeaveKind, reason: str) -> None:
         """Takes up that a worker has ended before its join, while no member has its index."""
         state, name = self.state, f"{role} {index}"
         if role is not Role.WORKER or state.phase.over or not self._is_free(index):
             return
         self._note("start_failed", member=name, kind=kind, reason=reason)
-        state.departures.add(role, index, "", now_s, reason, kind)
+        state.departures.add(role, index, "", state.clock.real_s, reason, kind)
         if kind is LeaveKind.USAGE:
             state.failures.ended(index, reason)
         elif kind is LeaveKind.ERROR and not steered.is_paused(state):
             state.failures.add(name, reason)
 
-    def _remove(self, member: Member, event: str, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
+    def _remove(self, member: Member, event: str, reason: str, kind: LeaveKind | None = None) -> None:
         self.state.members.remove(member)
-        self._forget(member, event, now_s, reason, kind)
+        self._forget(member, event, reason, kind)
 
-    def _forget(self, member: Member, event: str, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
+    def _forget(self, member: Member, event: str, reason: str, kind: LeaveKind | None = None) -> None:
         """Drops what was kept for a member that is gone, and keeps why it went."""
         state = self.state
         said = {} if kind is None else {"kind": kind}
         self._note(event, member=member.name, incarnation=member.tag, **said, reason=reason)
         if not state.phase.over:
-            state.departures.add(member.role, member.index, member.tag, now_s, reason, kind)
+            state.departures.add(member.role, member.index, member.tag, state.clock.real_s, reason, kind)
             state.failures.left(member.role, member.index, reason, for_good=kind is LeaveKind.USAGE)
             if kind is LeaveKind.ERROR and not steered.is_paused(state):
                 state.failures.add(member.name, reason)
         self._revisions.forget(member.incarnation)
-        state.forget(member, now_s, was_lost=event == "member_lost")
+        state.forget(member, was_lost=event == "member_lost")
 
     def _answer(self, member: Member) -> Answer:
         instructions = instructions_for(self.state, member)

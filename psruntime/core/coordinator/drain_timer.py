@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from psruntime.core.members.judged_clock import JudgedClock, Since
 from psruntime.core.members.membership import Member
 from psruntime.core.rounds.rounds import NAMED
 
@@ -19,30 +20,24 @@ TO_STOP = "to stop"
 
 
 class DrainTimer:
-    """Times the current wait.  All times are the coordinator's, in seconds."""
+    """Times the current wait, in seconds of judged time."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, clock: JudgedClock) -> None:
         self._limit_s = limit_s
         self._to_stop_s = math.inf  # less once there is little time
-        self._wait: Wait | None = None  # None while the job does not drain
-        self._since_s = self._now_s = 0.0
+        self._wait: Since[Wait] = Since(clock)  # without a value while the job does not drain
         self._cut_off: dict[tuple[int, str], str] = {}  # (worker index, address) -> why
-
-    def advance(self, now_s: float, pause_s: float) -> None:
-        """Moves the time on.  Does not count `pause_s`, during which the coordinator itself was not running."""
-        self._now_s = max(self._now_s, now_s)
-        self._since_s += pause_s
 
     def update(self, wait: Wait | None) -> None:
         """Starts anew if this is another wait than before; None: the job does not drain."""
-        if wait != self._wait:
-            self._wait, self._since_s = wait, self._now_s
-            if wait is None:
-                self._cut_off = {}
+        self._wait.update(wait)
+        if wait is None:
+            self._cut_off = {}
 
     def hurry(self, to_stop_s: float) -> None:
         """The job has little time: from now on workers get so much of it to stop, the chief the rest to close."""
-        self._to_stop_s, self._since_s = to_stop_s, self._now_s
+        self._to_stop_s = to_stop_s
+        self._wait.begin(self._wait.what)
 
     def cut_off(self, worker: Member, reason: str) -> None:
         """Records that a worker took too long."""
@@ -64,21 +59,24 @@ class DrainTimer:
 
     @property
     def _is_hurried(self) -> bool:
-        return self._wait is not None and self._wait[1] == TO_STOP and self._to_stop_s < self._limit_s
+        return self._waits_for(TO_STOP) and self._to_stop_s < self._limit_s
+
+    def _waits_for(self, what: object) -> bool:
+        return self._wait.what is not None and self._wait.what[1] == what
 
     @property
     def is_late(self) -> bool:
         """Whether the current wait has reached the limit."""
-        return self._wait is not None and self.waited_s >= self.limit_s
+        return self._wait.what is not None and self.waited_s >= self.limit_s
 
     @property
     def waited_s(self) -> float:
         """How long the current wait has taken."""
-        return self._now_s - self._since_s if self._wait is not None else 0.0
+        return self._wait.for_s
 
     @property
     def why_hopeless(self) -> str:
         """Why a job that is late and has no chief can only fail."""
         nobody = f"nobody came within {self.limit}"
-        why = [nobody] if self._wait and self._wait[1] == A_WORKER else []
+        why = [nobody] if self._waits_for(A_WORKER) else []
         return f"no worker is left to write the last checkpoint: {', '.join([*why, *self._cut_off.values()][:NAMED])}"

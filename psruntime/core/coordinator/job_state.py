@@ -7,7 +7,6 @@ comes, dropped when it goes.  The rules (lifecycle.py, instructions.py) and the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from psruntime.config import JobConfig
 from psruntime.config.schedule import Schedule
@@ -24,6 +23,7 @@ from psruntime.core.members.beats import WorkerBeats
 from psruntime.core.members.departures import Departures
 from psruntime.core.members.fence import Fence
 from psruntime.core.members.grace_periods import GracePeriods
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Membership, Role
 from psruntime.core.members.messages import PsBeat
 from psruntime.core.members.past import UNKNOWN, Past
@@ -41,18 +41,12 @@ from psruntime.core.steering.overrides import Overrides
 from psruntime.core.steering.steering import Steering
 
 
-class Timed(Protocol):
-    """What moves on with the coordinator's time."""
-
-    def advance(self, now_s: float, pause_s: float) -> None:
-        """It is `now_s`; for `pause_s` of the time since the last call nobody looked, so that counts for nothing."""
-
-
 class JobState:
-    """The state at `now_s`.  `note(name, **facts)` takes what an operator wants to read."""
+    """The state, with the coordinator's clock.  `note(name, **facts)` takes what an operator wants to read."""
 
     def __init__(self, job: JobConfig, now_s: float, note: Callable[..., None]) -> None:
         self.job = job
+        self.clock = clock = JudgedClock(now_s, longest_gap_s=job.lease_s / 2)
 
         # What the job is doing.
         self.phase = Phase.FORMING
@@ -61,37 +55,38 @@ class JobState:
         self.restore = False  # whether the next view goes back to the checkpoint instead of adopting what its ps hold
 
         # Who is there.
-        self.members = Membership(job.lease_s, now_s)
+        self.members = Membership(job.lease_s, clock)
         self.chief: int | None = None  # worker index
-        self.reliefs = Reliefs()
-        self.chief_progress = ChiefProgress(job)
+        self.reliefs = Reliefs(clock)
+        self.chief_progress = ChiefProgress(job, clock)
         self.fence = Fence()
         self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
         self.worker_beats = WorkerBeats()
         self.unbuilt = Unbuilt()
-        self.grace = GracePeriods(job, now_s)
+        self.grace = GracePeriods(job, clock)
         self.departures = Departures()
-        self.failures = RepeatedFailures(job.ps_timeout_s)
+        self.failures = RepeatedFailures(job.ps_timeout_s, clock)
         self.refused_joins = RefusedJoins(note)
 
         # How the training goes.
         self.specs: tuple[VariableSpec, ...] | None = None  # of the model; None before the first worker
         self.identity: ModelIdentity | None = None  # of the model; None as `specs`
         self.past = UNKNOWN  # of the job, under earlier coordinators too
-        self.saved_at_s: float | None = None  # since when this coordinator knows the newest checkpoint
+        self.saved_at_s: float | None = None  # real time since when this coordinator knows the newest checkpoint
         self.global_step = 0
         self.began_at: int | None = None  # the global step from which this coordinator's first view went on
         self.steps_lost = 0
-        self.pace = Pace(job)
+        self.pace = Pace(job, clock)
         self.shards = Shards(job.epochs, note)
         shares = Shares() if job.batch_policy == "throughput" else None
         self.sync = SyncRounds(  # mode sync
-            job.round_warn_s, note, job.train_steps, job.backup_workers, shares, self._count
+            job.round_warn_s, note, clock, job.train_steps, job.backup_workers, shares, self._count
         )
-        self.drain_timer = DrainTimer(job.drain_timeout_s)
-        self.stop = StopRequests(job.stop_grace_s)
+        self.drain_timer = DrainTimer(job.drain_timeout_s, clock)
+        self.stop = StopRequests(job.stop_grace_s, clock)
         self.schedule = Schedule.of(job.schedule)
-        self.adaptive_bound = AdaptiveBound(job.bound_range, job.heartbeat_s, note) if job.bound_range else None
+        ranged = job.bound_range
+        self.adaptive_bound = AdaptiveBound(ranged, job.heartbeat_s, note, clock) if ranged else None
         is_automatic = self.schedule is not None or self.adaptive_bound is not None
         self.steering = Steering(Overrides(mode=job.mode, bound=job.bound, automatic=is_automatic), note)
 
@@ -100,19 +95,14 @@ class JobState:
         self.refused_pushes = RefusedPushes()
         self.traffic = TrafficRates(job.ps, job.lease_s, note, some_empty=job.min_ps_bytes > 0)
 
-        self.timed: list[Timed] = [
-            self.sync, self.pace, self.grace, self.failures, self.chief_progress, self.drain_timer, self.stop,
-            self.reliefs, *([self.adaptive_bound] if self.adaptive_bound else []),
-        ]  # fmt: skip
-
     def _count(self, part: Part) -> None:
         """A part of a round is in the variables."""
         self.shards.applied(part.incarnation, part.shard_batches)
 
-    def note_saved(self, saved_step: int | None, now_s: float) -> None:
+    def note_saved(self, saved_step: int | None) -> None:
         """Its chief says of which global step the newest checkpoint is; None: there is none."""
         if saved_step != self.past.saved_step or self.saved_at_s is None:
-            self.saved_at_s = None if saved_step is None else now_s
+            self.saved_at_s = None if saved_step is None else self.clock.real_s
 
     @property
     def mode(self) -> str:
@@ -154,12 +144,12 @@ class JobState:
             if self.past.began:
                 self.grace.expect(set(range(self.job.ps)) - {ps.index for ps in self.members.live(Role.PS)})
 
-    def forget(self, member: Member, now_s: float, was_lost: bool) -> None:
+    def forget(self, member: Member, was_lost: bool) -> None:
         """Drops what is kept for a member that is gone.  was_lost: without a word."""
         self.stop.forget(member.incarnation)
         self.traffic.forget(member.incarnation)
         if self.view.number and (member.role is Role.PS or was_lost):
-            self.grace.lost(member, now_s)
+            self.grace.lost(member)
         if member.role is Role.PS:
             self.ps_beats.pop(member.incarnation, None)
             self.sync.processes.pop(member.incarnation, None)
@@ -170,7 +160,7 @@ class JobState:
         self.worker_beats.forget(member.incarnation)
         self.sync.lose(member.incarnation, member.index)
         self.shards.lose(member.incarnation, f"{member.name} is gone")
-        self.pace.remove(member, now_s)
+        self.pace.remove(member)
         if not self.members.live(Role.WORKER):
             self.shards.release_all()
             if self.view.number == 0:

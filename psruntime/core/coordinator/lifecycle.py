@@ -283,14 +283,14 @@ def _evaluates(state: JobState) -> str:
 # Failure.
 
 
-def why_fail(state: JobState, now_s: float) -> str:
+def why_fail(state: JobState) -> str:
     """Why the job cannot go on; empty while it can."""
-    for index in state.grace.overdue(now_s):
+    for index in state.grace.overdue():
         return f"ps {index} did not return within {state.job.ps_timeout_s:g} s (ps_timeout_s)"
     workers = state.members.count(Role.WORKER)
     if state.phase is Phase.TRAINING and (refused := state.refused_pushes.why_hopeless(workers)):
         return refused
-    if (obstacle := why_not_prepared(state)) and state.reliefs.waited_s(now_s) > state.job.ps_timeout_s:
+    if (obstacle := why_not_prepared(state)) and state.reliefs.waited_s > state.job.ps_timeout_s:
         return f"{obstacle}; none that can came within {state.job.ps_timeout_s:g} s (ps_timeout_s)"
     if state.phase is Phase.DRAINING and state.chief is None and state.drain_timer.is_late:
         return state.drain_timer.why_hopeless

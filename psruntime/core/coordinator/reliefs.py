@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member
 from psruntime.errors import some
 
@@ -18,24 +19,25 @@ NAMED = 3  # in one line
 AGAIN_S = 10.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Relief:
     why: str  # names the worker
     at_s: float
 
 
 class Reliefs:
-    """Times are those of the coordinator, in seconds."""
+    """Times are judged time, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: JudgedClock) -> None:
+        self._clock = clock
         self._latest: dict[int, _Relief] = {}  # by incarnation
-        self._first_s = self._now_s = 0.0
+        self._first_s = clock.now_s
 
-    def add(self, worker: Member, reason: str, now_s: float) -> None:
+    def add(self, worker: Member, reason: str) -> None:
         """This worker is not chief for a while."""
         if not self._latest:
-            self._first_s = now_s
-        self._latest[worker.incarnation] = _Relief(f"{worker.name}: {reason}", now_s)
+            self._first_s = self._clock.now_s
+        self._latest[worker.incarnation] = _Relief(f"{worker.name}: {reason}", self._clock.now_s)
 
     def forget(self, incarnation: int) -> None:
         """The worker is gone."""
@@ -45,26 +47,19 @@ class Reliefs:
         """A view is prepared: nothing is in the way any more."""
         self._latest = {}
 
-    def advance(self, now_s: float, pause_s: float) -> None:
-        """Moves the time on.  Does not count `pause_s`, during which the coordinator itself was not running."""
-        self._now_s = max(self._now_s, now_s)
-        if pause_s:
-            self._first_s += pause_s
-            for relief in self._latest.values():
-                relief.at_s += pause_s
-
     def bars(self, worker: Member) -> bool:
         relief = self._latest.get(worker.incarnation)
-        return relief is not None and self._now_s < relief.at_s + AGAIN_S
+        return relief is not None and self._clock.now_s < relief.at_s + AGAIN_S
 
     def turn(self, worker: Member) -> tuple[float, int]:
         """By which workers are asked: the lowest index of those that were not, then who was longest ago."""
         relief = self._latest.get(worker.incarnation)
         return relief.at_s if relief else 0.0, worker.index
 
-    def waited_s(self, now_s: float) -> float:
+    @property
+    def waited_s(self) -> float:
         """Time since the first; 0 if there is none."""
-        return now_s - self._first_s if self._latest else 0.0
+        return self._clock.now_s - self._first_s if self._latest else 0.0
 
     def __str__(self) -> str:
         """The latest reason of each, in at most one line; for people."""

@@ -58,7 +58,7 @@ def _reason(state: JobState, now_s: float) -> str:
         return "; ".join([state.reason, "no worker is live", *_gone(state, Role.WORKER, now_s)])
     if state.phase is Phase.PREPARING:
         return f"{state.reason}; waiting for worker {state.chief}, the chief, to prepare it"
-    waited_s, parts = state.sync.waited_s(now_s), [state.reason]
+    waited_s, parts = state.sync.waited_s, [state.reason]
     if pause := steered.pause_of(state)[1]:
         parts.append(pause)
     if waited_s > SLOW_S:

@@ -9,38 +9,35 @@ have stopped; its save has as long as that of a job that is done, since nothing 
 
 from __future__ import annotations
 
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Role
 
 TOGETHER_S = 1.0  # within which the processes of a job are asked, when all of them are
 
 
 class StopRequests:
-    """Times are those of the coordinator, in seconds.
+    """Times are judged time, in seconds.
 
     reason: why the job stops; empty while it does not.  cuts_short: whether it would have trained on.
     fails: whether that is a failure, so that the job ends as FAILED.
     """
 
-    def __init__(self, grace_s: float) -> None:
+    def __init__(self, grace_s: float, clock: JudgedClock) -> None:
         self.reason = ""
         self.cuts_short = False
         self.fails = False
         self._grace_s = grace_s
-        self._now_s = self._began_s = 0.0
+        self._clock = clock
+        self._began_s = clock.now_s
         self._workers: set[int] = set()  # incarnations
         self._ps: dict[int, tuple[float, int]] = {}  # incarnation -> when it was asked, and the global step then
-
-    def advance(self, now_s: float, pause_s: float) -> None:
-        """Moves the time on.  Does not count `pause_s`, during which the coordinator itself was not running."""
-        self._now_s = max(self._now_s, now_s)
-        self._began_s += pause_s
 
     def take(self, member: Member, global_step: int) -> bool:
         """This member was asked to stop; returns whether that is new.  Without any time nothing comes of it."""
         if not self._grace_s or self.has_asked(member):
             return False
         if member.role is Role.PS:
-            self._ps[member.incarnation] = (self._now_s, global_step)
+            self._ps[member.incarnation] = (self._clock.now_s, global_step)
         else:
             self._workers.add(member.incarnation)
         return True
@@ -52,7 +49,7 @@ class StopRequests:
 
     def begin(self, reason: str, fails: bool = False) -> None:
         """The job stops."""
-        self.reason, self._began_s, self.fails = reason, self._now_s, fails
+        self.reason, self._began_s, self.fails = reason, self._clock.now_s, fails
 
     def has_asked(self, member: Member) -> bool:
         return member.incarnation in self._workers or member.incarnation in self._ps
@@ -65,7 +62,7 @@ class StopRequests:
     @property
     def is_late(self) -> bool:
         """Whether the job stops, and has had its time to save."""
-        return bool(self.reason) and self._now_s - self._began_s >= self._grace_s
+        return bool(self.reason) and self._clock.now_s - self._began_s >= self._grace_s
 
     def wants_save(self, saved_step: int | None, global_step: int) -> bool:
         """Whether a ps that was asked waits for a checkpoint of its variables."""
@@ -76,8 +73,10 @@ class StopRequests:
 
         It stays for a moment in any case: if all processes are asked, ps 0 will be too.
         """
-        since_s, asked_at = self._ps.get(ps.incarnation, (self._now_s, global_step))
-        return self._now_s - since_s >= TOGETHER_S and not (can_save and not _covers(saved_step, asked_at, global_step))
+        since_s, asked_at = self._ps.get(ps.incarnation, (self._clock.now_s, global_step))
+        return self._clock.now_s - since_s >= TOGETHER_S and not (
+            can_save and not _covers(saved_step, asked_at, global_step)
+        )
 
 
 def _covers(saved_step: int | None, asked_at: int, global_step: int) -> bool:

@@ -9,24 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from psruntime.config import JobConfig
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Role
 
 
 class GracePeriods:
-    """settled: no worker is expected back.  Times are those of the coordinator, in seconds."""
+    """Times are judged time, in seconds."""
 
-    def __init__(self, job: JobConfig, now_s: float) -> None:
-        self.settled = False
+    def __init__(self, job: JobConfig, clock: JudgedClock) -> None:
         self._job = job
-        self._began_s = now_s
+        self._clock = clock
+        self._began_s = clock.now_s
         self._ps_since_s: dict[int, float] = {}  # index of a lost ps -> when
-        self._workers_until_s = now_s + job.lease_s
+        self._workers_until_s = clock.now_s + job.lease_s
 
-    def lost(self, member: Member, now_s: float) -> None:
+    def lost(self, member: Member) -> None:
         if member.role is Role.PS:
-            self._ps_since_s[member.index] = now_s
+            self._ps_since_s[member.index] = self._clock.now_s
         else:
-            self._workers_until_s, self.settled = now_s + self._job.lease_s, False
+            self._workers_until_s = self._clock.now_s + self._job.lease_s
 
     def expect(self, ps: Iterable[int]) -> None:
         """These ps were there before the coordinator started, which is when their time began."""
@@ -37,13 +38,12 @@ class GracePeriods:
         if member.role is Role.PS:
             self._ps_since_s.pop(member.index, None)
 
-    def advance(self, now_s: float, pause_s: float) -> None:
-        """Advances the time.  `pause_s` of it, when the coordinator did not run, does not count."""
-        self._began_s += pause_s
-        self._ps_since_s = {index: since_s + pause_s for index, since_s in self._ps_since_s.items()}
-        self._workers_until_s += pause_s
-        self.settled = now_s >= self._workers_until_s
+    @property
+    def settled(self) -> bool:
+        """Whether no worker is expected back."""
+        return self._clock.now_s >= self._workers_until_s
 
-    def overdue(self, now_s: float) -> list[int]:
+    def overdue(self) -> list[int]:
         """Indices of the ps that are gone for too long."""
-        return sorted(i for i, since_s in self._ps_since_s.items() if now_s - since_s > self._job.ps_timeout_s)
+        now_s, limit_s = self._clock.now_s, self._job.ps_timeout_s
+        return sorted(index for index, since_s in self._ps_since_s.items() if now_s - since_s > limit_s)

@@ -1,12 +1,10 @@
 """Membership: who is live, by lease, and under which incarnation.
 
-Pure state; the caller brings the time (`now_s`, monotonic seconds) and the random incarnation numbers.
-Time does not go back: a `now_s` before the latest `advance` counts as that one.
+Pure state; the caller brings the random incarnation numbers.
 
 Law: at most one live member holds a (role, index).
 Law: an incarnation is admitted once and never comes back; who lost its lease joins as a new one.
-Law: leases are judged only while their judge was running.  When `advance` comes late by more than half
-a lease (a paused process, a suspended machine), the gap is added to every lease instead.
+Law: leases end in judged time; ages, and the time for which a claimant has waited, are of real time.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.errors import IndexHeldError, ReplacedError
 
 
@@ -40,7 +39,7 @@ class Member:
     """One admitted process.
 
     `address` is where TensorFlow reaches it, `health_address` where grpc.health.v1 does, `join_id` the
-    random text by which a repeated join is recognised.
+    random text by which a repeated join is recognised.  The times are set when it is admitted.
     """
 
     role: Role
@@ -49,9 +48,9 @@ class Member:
     health_address: str
     join_id: str
     incarnation: int
-    admitted_at_s: float
-    renewed_at_s: float
-    expires_at_s: float
+    admitted_at_s: float = 0.0
+    renewed_at_s: float = 0.0
+    expires_at_s: float = 0.0  # in judged time
 
     @property
     def name(self) -> str:
@@ -73,14 +72,14 @@ class Busy:
 class Membership:
     """The live members.
 
-    Invariant: after `advance(now_s)`, every member's lease ends after `now_s`.
+    Invariant: after `end_leases`, every member's lease ends in the future.
     """
 
-    def __init__(self, lease_s: float, now_s: float) -> None:
+    def __init__(self, lease_s: float, clock: JudgedClock) -> None:
         self.lease_s = lease_s
-        self._judged_at_s = now_s
+        self._clock = clock
         self._members: dict[Role, dict[int, Member]] = {role: {} for role in Role}
-        self._quiet_until_s = now_s  # no lease ends before; most inputs come before it, and look at no member
+        self._quiet_until_s = clock.now_s  # no lease ends before; most inputs come before it, and look at no member
 
     def live(self, role: Role) -> list[Member]:
         """Live members of a role, by index."""
@@ -110,7 +109,7 @@ class Membership:
             raise ReplacedError(f"{role} {index} was replaced by incarnation {member.tag}; join again")
         return member
 
-    def claim(self, role: Role, index: int, join_id: str, waited_s: float, now_s: float) -> Member | Busy | None:
+    def claim(self, role: Role, index: int, join_id: str, waited_s: float) -> Member | Busy | None:
         """Whether an index can be had: None if it is free, the same member if this join is a repeat.
 
         A held index may belong to a process that died a moment ago.  The claimant is asked to wait
@@ -120,8 +119,7 @@ class Membership:
         Raises:
             IndexHeldError: held by a member that is certainly live.
         """
-        now_s = max(now_s, self._judged_at_s)
-        holder = self.holder(role, index)
+        holder, now_s = self.holder(role, index), self._clock.real_s
         if holder is None or holder.join_id == join_id:
             return holder
         since = f"incarnation {holder.tag}, admitted {now_s - holder.admitted_at_s:.0f} s ago"
@@ -131,42 +129,31 @@ class Membership:
             )
         return Busy(f"{holder.name} is held ({since}); waiting for its lease to end or to be renewed", holder)
 
-    def admit(self, member: Member, now_s: float) -> Member:
+    def admit(self, member: Member) -> Member:
         """Adds a member under a fresh lease; its index must be free."""
         if self.holder(member.role, member.index) is not None:
             raise ValueError(f"{member.name} admitted twice")
-        now_s = max(now_s, self._judged_at_s)
-        return self.renew(replace(member, admitted_at_s=now_s), now_s)
+        return self.renew(replace(member, admitted_at_s=self._clock.real_s))
 
-    def renew(self, member: Member, now_s: float) -> Member:
+    def renew(self, member: Member) -> Member:
         """Renews the lease of a live member."""
-        now_s = max(now_s, self._judged_at_s)
-        renewed = replace(member, renewed_at_s=now_s, expires_at_s=now_s + self.lease_s)
+        expires_at_s = self._clock.now_s + self.lease_s
+        renewed = replace(member, renewed_at_s=self._clock.real_s, expires_at_s=expires_at_s)
         self._members[member.role][member.index] = renewed
         return renewed
 
     def remove(self, member: Member) -> None:
         del self._members[member.role][member.index]
 
-    def pause_s(self, now_s: float) -> float:
-        """How long the judge was not running: the time since the latest `advance` if `now_s` is late, else 0."""
-        gap_s = now_s - self._judged_at_s
-        return gap_s if gap_s > self.lease_s / 2 else 0.0
-
-    def advance(self, now_s: float) -> list[Member]:
-        """Moves the time on and removes the members whose lease has ended; returns them by role and index."""
-        pause_s = self.pause_s(now_s)
-        self._judged_at_s = max(now_s, self._judged_at_s)
-        if not pause_s and now_s < self._quiet_until_s:
+    def end_leases(self) -> list[Member]:
+        """Removes the members whose lease has ended; returns them by role and index."""
+        now_s = self._clock.now_s
+        if now_s < self._quiet_until_s:
             return []
         everyone = [member for members in self._members.values() for member in members.values()]
-        if pause_s:
-            everyone = [replace(member, expires_at_s=member.expires_at_s + pause_s) for member in everyone]
-            for member in everyone:
-                self._members[member.role][member.index] = member
         lost = [member for member in everyone if member.expires_at_s <= now_s]
         for member in lost:
             self.remove(member)
         left_s = (member.expires_at_s for member in everyone if member.expires_at_s > now_s)
-        self._quiet_until_s = min(left_s, default=self._judged_at_s)
+        self._quiet_until_s = min(left_s, default=now_s)
         return sorted(lost, key=lambda m: (m.role, m.index))

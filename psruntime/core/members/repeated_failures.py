@@ -5,6 +5,7 @@ Whatever starts the first would do so for ever; the job would wait for the other
 
 from __future__ import annotations
 
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Role
 
 LIMIT = 10  # failures of one process
@@ -13,14 +14,15 @@ FIRST_S = 50.0  # the same before the training has begun: a person corrects a co
 
 
 class RepeatedFailures:
-    """Since the global step last changed.  Times are those of the coordinator, in seconds.
+    """Since the global step last changed.  Times are judged time, in seconds.
 
     patience_s: for how long it may stay the same, however often a process fails.
     """
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, clock: JudgedClock) -> None:
         self._patience_s = patience_s
-        self._now_s = self._first_s = 0.0
+        self._clock = clock
+        self._first_s = clock.now_s
         self._step = 0
         self._counts: dict[str, int] = {}  # by the name of the process
         self._reasons: dict[str, str] = {}
@@ -28,13 +30,9 @@ class RepeatedFailures:
         self._gone: dict[int, str] = {}
         self._unjoined: set[int] = set()  # of those, the ones that ended for good since they were a member, if ever
         self._latest = -1  # index of the worker that went last
-        self._since_s = 0.0  # when a worker last went, was started, joined, or first ended for good before its join
-
-    def advance(self, now_s: float, pause_s: float) -> None:
-        """Moves the time on.  Does not count `pause_s`, during which the coordinator itself was not running."""
-        self._now_s = max(self._now_s, now_s)
-        self._first_s += pause_s
-        self._since_s += pause_s
+        self._since_s = (
+            clock.now_s
+        )  # when a worker last went, was started, joined, or first ended for good before its join
 
     def trained(self, global_step: int) -> None:
         """The job is at this step."""
@@ -45,7 +43,7 @@ class RepeatedFailures:
     def add(self, name: str, reason: str) -> None:
         """The process of this name ended because of an error."""
         if not self._counts:
-            self._first_s = self._now_s
+            self._first_s = self._clock.now_s
         self._counts[name] = self._counts.get(name, 0) + 1
         self._reasons[name] = reason
 
@@ -64,7 +62,7 @@ class RepeatedFailures:
         """A member is gone; without `for_good` whatever starts it may start it again."""
         if role is Role.WORKER:
             self._gone[index] = reason if for_good else ""
-            self._latest, self._since_s = index, self._now_s
+            self._latest, self._since_s = index, self._clock.now_s
 
     def ended(self, index: int, reason: str) -> None:
         """The worker of this index, which is no member, has ended for good, or its join was refused."""
@@ -75,7 +73,7 @@ class RepeatedFailures:
     def _renew(self, index: int) -> None:
         """Others may follow this worker.  One that ends for good whenever it is started does not put the end off."""
         if index not in self._unjoined:
-            self._since_s = self._now_s
+            self._since_s = self._clock.now_s
 
     def why_too_few(self, live: int, needed: int, begun: bool) -> str:
         """Why fewer workers than are needed can come, of a job with too few for a while; empty while enough may come.
@@ -83,7 +81,7 @@ class RepeatedFailures:
         live: workers that are members.  begun: whether the training has.
         """
         ended, known = [index for index, why in self._gone.items() if why], live + len(self._gone)
-        is_late = self._now_s - self._since_s >= (ALONE_S if begun else FIRST_S)
+        is_late = self._clock.now_s - self._since_s >= (ALONE_S if begun else FIRST_S)
         if not (is_late and known - len(ended) < needed <= known):
             return ""
         left = f"{live} of at least {needed} workers are left" if live else "no worker is left"
@@ -92,7 +90,7 @@ class RepeatedFailures:
 
     def why_hopeless(self) -> str:
         """Why a restart of a process does not help this job, for people; empty while it may."""
-        for_s, name = self._now_s - self._first_s, max(self._counts, key=self._counts.__getitem__, default="")
+        for_s, name = self._clock.now_s - self._first_s, max(self._counts, key=self._counts.__getitem__, default="")
         if not name or self._counts[name] < LIMIT or for_s < self._patience_s:
             return ""
         times = f"{self._counts[name]} times in {for_s:.0f} s"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from psruntime.core.members.judged_clock import JudgedClock, Since
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import View, listed
 from psruntime.core.rounds.past_round import Part, PastRound, record_of_worker
@@ -31,6 +32,7 @@ class SyncRounds:
         self,
         warn_s: float,
         note: Callable[..., None],
+        clock: JudgedClock,
         limit: int | None = None,
         backup_workers: int = 0,
         shares: Shares | None = None,
@@ -42,8 +44,7 @@ class SyncRounds:
         self._warn_s = warn_s
         self._note = note
         self._on_part = on_part
-        self._waits: tuple[bool, int] = (False, 0)  # what is waited for: whether a round is open, its attempt
-        self._now_s = self._since_s = 0.0  # when that began
+        self._waits: Since[tuple[bool, int]] = Since(clock)  # what is waited for: whether a round is open, its attempt
         self._warned = False  # of it
         self._records: list[Record] = []
         # Incarnation -> machine and began_at, of a live ps, or a worker whose record is not made yet.
@@ -89,11 +90,6 @@ class SyncRounds:
         self._late_batches.pop(incarnation, None)
         self.processes.pop(incarnation, None)
 
-    def advance(self, now_s: float, pause_s: float) -> None:
-        """Advances the time.  `pause_s` of it, when the coordinator did not run, does not count."""
-        self._now_s = max(self._now_s, now_s)
-        self._since_s += pause_s
-
     def update(self, live: Callable[[], list[int]], needed: int, chief: int | None) -> None:
         """Opens the next round if possible; warns, once, of a round that waits for more than `warn_s` seconds.
 
@@ -102,18 +98,18 @@ class SyncRounds:
         """
         rounds = self.rounds
         needed = len(live()) if rounds.local_end else needed
-        rounds.open_next(needed if self.waited_s(self._now_s) <= self._warn_s else 1)
+        rounds.open_next(needed if self.waited_s <= self._warn_s else 1)
         self._record_late()
         self._note_shares()
         waits = (rounds.open, rounds.attempt)
         none_is_late = not rounds.active or rounds.is_wanted_closed or rounds.all_train_alone
-        if waits != self._waits or none_is_late:
-            self._waits, self._since_s, self._warned = waits, self._now_s, False
-        waited_s = self.waited_s(self._now_s)
-        if waited_s > self._warn_s and not self._warned:
+        if waits != self._waits.what or none_is_late:
+            self._waits.begin(waits)
+            self._warned = False
+        if self.waited_s > self._warn_s and not self._warned:
             self._warned = True
             reason = self.waits_for(live(), chief)
-            self._note("slow_round", attempt=rounds.attempt, waited_s=round(waited_s, 1), reason=reason)
+            self._note("slow_round", attempt=rounds.attempt, waited_s=round(self.waited_s, 1), reason=reason)
 
     def waits_for(self, live: Collection[int], chief: int | None) -> str:
         """The workers that the round waits for, also before it opens; for people."""
@@ -121,9 +117,10 @@ class SyncRounds:
         absent = self.rounds.absent(live)
         return text if self.rounds.open or not absent else f"{text}; without one: worker {listed(absent[:NAMED])}"
 
-    def waited_s(self, now_s: float) -> float:
-        """Seconds since the round began to wait for the same workers; 0 while no rounds run."""
-        return now_s - self._since_s if self.rounds.active else 0.0
+    @property
+    def waited_s(self) -> float:
+        """Seconds of judged time since the round began to wait for the same workers; 0 while no rounds run."""
+        return self._waits.for_s if self.rounds.active else 0.0
 
     def take_records(self) -> list[Record]:
         """The records since the last call."""

@@ -22,6 +22,7 @@ from psruntime.core.clocks.adaptive_bound import (
 )
 from psruntime.core.clocks.adaptive_bound import choose as choose_of
 from psruntime.core.clocks.clocks import ClockTable
+from psruntime.core.members.judged_clock import JudgedClock
 
 WITHIN = BoundRange(1, 8)
 EVEN = [[0.01] * STEPS] * 4
@@ -127,8 +128,9 @@ class Chosen:
         self.notes: list[dict[str, Any]] = []
         self.asked = 0
         self.steps = hiccups()
+        self.clock = JudgedClock(0.0)
         self.adaptive = AdaptiveBound(
-            WITHIN, reported_every_s, lambda name, **facts: self.notes.append({"name": name, **facts})
+            WITHIN, reported_every_s, lambda name, **facts: self.notes.append({"name": name, **facts}), self.clock
         )
 
     def look(self, bound: int, floor: int, now_s: float, view: int = 1, revision: int = 0) -> int:
@@ -136,7 +138,7 @@ class Chosen:
             self.asked += 1
             return self.steps
 
-        self.adaptive.advance(now_s, 0.0)
+        self.clock.advance(now_s)
         return self.adaptive.wanted(bound, revision, view, floor, steps)
 
 
@@ -158,8 +160,8 @@ def test_the_choice_stays_until_it_is_in_force_and_then_steps_under_it_decide() 
     job.steps = EVEN
     assert job.look(1, 9 * STEPS_BETWEEN, 99.0) == wanted and job.asked == 1
     assert job.look(wanted, 9 * STEPS_BETWEEN, 99.0) == wanted
-    assert job.look(wanted, 10 * STEPS_BETWEEN - 1, 200.0) == wanted and job.asked == 1
     assert job.look(wanted, 10 * STEPS_BETWEEN, 99.0 + SECONDS_BETWEEN / 2) == wanted and job.asked == 1
+    assert job.look(wanted, 10 * STEPS_BETWEEN - 1, 200.0) == wanted and job.asked == 1
     assert job.look(wanted, 10 * STEPS_BETWEEN, 200.0) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from psruntime.config import JobConfig
 from psruntime.core.clocks.pace import Pace
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Role
 
 
@@ -13,7 +14,7 @@ def member(index: int) -> Member:
 
 def test_what_was_done_without_a_bound_is_no_lead() -> None:
     fast, slow, stopped = workers = [member(index) for index in range(3)]
-    pace = Pace(JobConfig(min_workers=3))
+    pace = Pace(JobConfig(min_workers=3), JudgedClock(0.0))
     pace.begin(workers)
     for worker, steps in ((fast, 50), (slow, 3), (stopped, 7)):
         pace.report(worker, steps, stopped=worker is stopped)

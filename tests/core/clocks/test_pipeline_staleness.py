@@ -14,6 +14,7 @@ import pytest
 from psruntime.config import JobConfig
 from psruntime.core.clocks.clocks import within
 from psruntime.core.clocks.pace import Pace
+from psruntime.core.members.judged_clock import JudgedClock
 
 WORKERS = 3
 MOVES = 4000
@@ -75,7 +76,7 @@ class Simulation:
 @pytest.mark.parametrize("bound", [0, 1, 2, 4])
 @pytest.mark.parametrize("pipeline", [1, 2, 3])
 def test_nothing_is_staler_than_the_ps_let_pass(bound: int, pipeline: int) -> None:
-    limit = Pace(JobConfig(mode="bounded", bound=bound, pipeline=pipeline)).max_staleness(WORKERS)
+    limit = Pace(JobConfig(mode="bounded", bound=bound, pipeline=pipeline), JudgedClock(0.0)).max_staleness(WORKERS)
     assert limit == (2 * bound + 1) * (WORKERS - 1) + 2 * min(pipeline - 1, bound)
     stalest = 0
     for seed in range(40):

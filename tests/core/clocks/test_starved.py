@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from psruntime.config import JobConfig
 from psruntime.core.clocks.pace import Pace
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member
 from tests.core.clocks.test_level import member
 from tests.support.selection import examples
@@ -45,7 +46,7 @@ class Stepper:
     ),
 )
 def test_no_step_is_too_far_ahead_and_no_update_too_stale(bound: int, acts: list[tuple[int, str]]) -> None:
-    pace = Pace(JobConfig(mode="bounded", bound=bound, min_workers=WORKERS))
+    pace = Pace(JobConfig(mode="bounded", bound=bound, min_workers=WORKERS), JudgedClock(0.0))
     steppers = [Stepper(member(index)) for index in range(WORKERS)]
     pace.begin([stepper.me for stepper in steppers])
     limit = pace.max_staleness(WORKERS)
@@ -83,7 +84,7 @@ def test_no_step_is_too_far_ahead_and_no_update_too_stale(bound: int, acts: list
 
 def test_nobody_waits_for_who_rests_and_it_comes_back_at_the_floor() -> None:
     fast, slow = workers = [member(index) for index in range(2)]
-    pace = Pace(JobConfig(mode="bounded", bound=1, min_workers=2))
+    pace = Pace(JobConfig(mode="bounded", bound=1, min_workers=2), JudgedClock(0.0))
     pace.begin(workers)
     pace.report(fast, 2)
     assert pace.waits_for(fast)
@@ -95,7 +96,7 @@ def test_nobody_waits_for_who_rests_and_it_comes_back_at_the_floor() -> None:
     pace.set_starved(slow, 0, 1)
     assert pace.clocks.clocks == {0: 9, 1: 9}, "that was overtaken"
     pace.set_starved(slow, 0, 3)
-    pace.remove(slow, 0.0)
+    pace.remove(slow)
     pace.set_starved(slow, 0, 4)
     assert pace.clocks.clocks == {0: 9}, "it is gone"
 
@@ -103,7 +104,7 @@ def test_nobody_waits_for_who_rests_and_it_comes_back_at_the_floor() -> None:
 def test_where_all_rest_the_floor_is_at_the_furthest() -> None:
     """A smaller bound may keep one of them from asking for a batch, and nobody else would raise the floor."""
     one, other = workers = [member(index) for index in range(2)]
-    pace = Pace(JobConfig(mode="bounded", bound=8, min_workers=2))
+    pace = Pace(JobConfig(mode="bounded", bound=8, min_workers=2), JudgedClock(0.0))
     pace.begin(workers)
     pace.report(one, 1)
     pace.report(other, 6)

@@ -6,13 +6,14 @@ from psruntime.config import JobConfig
 from psruntime.core.clocks.pace import Pace
 from psruntime.core.clocks.report_schedule import REPORT_S
 from psruntime.core.clocks.stragglers import LEAST_BOUND, REPORTS_PER_S, SPREAD, spacing_s
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Role
 
 MANY = 1000
 
 
 def a_pace(bound: int, workers: int = MANY) -> tuple[Pace, list[Member]]:
-    pace = Pace(JobConfig(mode="bounded", bound=bound))
+    pace = Pace(JobConfig(mode="bounded", bound=bound), JudgedClock(0.0))
     members = [Member(Role.WORKER, i, "", "", "", 100 + i, 0.0, 0.0, 0.0) for i in range(workers)]
     pace.begin(members)
     return pace, members
@@ -21,7 +22,7 @@ def a_pace(bound: int, workers: int = MANY) -> tuple[Pace, list[Member]]:
 def test_few_workers_and_those_with_a_small_bound_leave_the_least_time():
     assert {spacing_s(100, 5, worker) for worker in range(5)} == {REPORT_S}
     assert spacing_s(LEAST_BOUND - 1, MANY, 5) == REPORT_S
-    assert Pace(JobConfig()).report_every_s(a_pace(8, 1)[1][0]) == 0.0, "nobody reports in mode async"
+    assert Pace(JobConfig(), JudgedClock(0.0)).report_every_s(a_pace(8, 1)[1][0]) == 0.0, "nobody reports in mode async"
 
 
 def test_all_together_make_about_as_many_reports_as_one_core_answers():
@@ -64,7 +65,7 @@ def test_who_joins_far_behind_those_that_wait_is_a_straggler_at_once():
     pace, members = a_pace(bound=8)
     for worker in members[1:]:
         pace.report(worker, 9)
-    pace.remove(members[1], 0.0)
+    pace.remove(members[1])
     pace.admit(members[1])
     assert pace.entered_at(members[1].incarnation) == 0
     assert pace.report_every_s(members[1]) == REPORT_S
@@ -74,7 +75,7 @@ def test_who_left_and_the_view_before_are_forgotten():
     pace, members = a_pace(bound=8)
     pace.report(members[0], 9)
     assert len(pace.stragglers.take_news()) == MANY - 1
-    pace.remove(members[1], 0.0)
+    pace.remove(members[1])
     assert 1 not in pace.stragglers
     assert 2 in pace.stragglers
     pace.begin(members)

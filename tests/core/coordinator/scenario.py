@@ -27,6 +27,7 @@ from psruntime.core.members.messages import (
     PsBeat,
     WorkerBeat,
 )
+from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import ActionKind, Applied, Broken, Pushed, Report
 from psruntime.core.steering.commands import SteeringStatus
@@ -92,7 +93,9 @@ class Scenario:
         variables = re.findall(r"(\w+)\[([\d,]+)\]", facts.get("with", VARIABLES) if role == "worker" else "")
         specs = tuple(VariableSpec(name, tuple(map(int, shape.split(","))), "float32") for name, shape in variables)
         job_id = facts.get("of", self.core.state.job.job_id)
-        join = Join(Role(role), int(index), facts["at"], f"{host}:9", join_id, job_id, waited_s, specs)
+        step = int(facts.get("knows", 0))  # of the job under an earlier coordinator
+        past = Past(began=True, global_step=step, saved_step=step) if step else UNKNOWN
+        join = Join(Role(role), int(index), facts["at"], f"{host}:9", join_id, job_id, waited_s, specs, past=past)
         answer = self.core.join(join, 1 + max(self.latest.values(), default=0), self.now_s)
         if isinstance(answer, NotYet):
             return [f"not yet: {answer.reason} (its health: {answer.holder and answer.holder.health_address})"]
@@ -118,13 +121,16 @@ class Scenario:
         said = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", facts)}
         return self.report(self.core.report_prepared, member, Prepared(said["step"], said.get("attempt", 0)))
 
+    def refuses(self, member: str, obstacle: str) -> list[str]:
+        return self.report(self.core.report_obstacle, member, obstacle)
+
     def finished(self, member: str, _: str) -> list[str]:
         return self.report(self.core.report_finished, member)
 
-    def report(self, method: Callable[..., Answer], member: str, *prepared: Prepared) -> list[str]:
+    def report(self, method: Callable[..., Answer], member: str, *facts: Prepared | str) -> list[str]:
         _, index, incarnation = self.who(member)
         view = self.told[incarnation].instructions.view.number
-        return [self.heard(member, method(index, incarnation, view, *prepared, self.now_s))]
+        return [self.heard(member, method(index, incarnation, view, *facts, self.now_s))]
 
     def next(self, member: str, rest: str) -> list[str]:
         _, index, incarnation = self.who(member)

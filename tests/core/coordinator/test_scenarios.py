@@ -5,7 +5,8 @@ bring; `>` is a record of the rounds, `!` tells the calls that are held to look 
 `worker 0`, meaning the latest process admitted there, or `worker 0#3` for one incarnation.  The inputs:
 
     job SETTING=VALUE ...                       the first line
-    join MEMBER at=ADDRESS [as=ID] [of=JOB] [with=VARIABLES]     the same id, by default the address, makes it a repeat
+    join MEMBER at=ADDRESS [as=ID] [of=JOB] [with=VARIABLES]     the same id, by default the address, makes it a repeat;
+                                                `knows=N`: the checkpoint N, of an earlier coordinator
     beat MEMBER [steps=N] [step=N] [stopped] [parts=N] [saved=N] [asked]     a heartbeat; `step` is the global step that
                                                 was read, `parts` of the end are what it has done as chief, `saved`
                                                 the checkpoint; its process was `asked` to stop; it is `saving`, or
@@ -15,6 +16,7 @@ bring; `>` is a record of the rounds, `!` tells the calls that are held to look 
                                                 number that it was told, or `paused=N`; its last steps
                                                 `took=80,10,10` ms, again and again
     prepared MEMBER step=N [attempt=N]          the chief's reports
+    refuses MEMBER OBSTACLE
     finished MEMBER
     leave MEMBER KIND: REASON                   a farewell
     starts MEMBER                               a worker is started; `ends MEMBER KIND: REASON`: before its join

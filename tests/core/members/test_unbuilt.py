@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psruntime.core.members.beats import WorkerBeats
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Membership, Role
 from psruntime.core.members.messages import GraphsBuilt, WorkerBeat
 from psruntime.core.members.unbuilt import Unbuilt
@@ -14,13 +15,13 @@ class Workers:
     """Live ones, and what they say."""
 
     def __init__(self, count: int) -> None:
-        self.members, self.beats, self.unbuilt = Membership(10.0, 0.0), WorkerBeats(), Unbuilt()
+        self.members, self.beats, self.unbuilt = Membership(10.0, JudgedClock(0.0)), WorkerBeats(), Unbuilt()
         for index in range(count):
             self.join(index)
 
     def join(self, index: int) -> None:
         where = f"a:{index}"
-        self.members.admit(Member(Role.WORKER, index, where, where, where, 100 + index, 0.0, 0.0, 0.0), 0.0)
+        self.members.admit(Member(Role.WORKER, index, where, where, where, 100 + index))
 
     def say(self, index: int, graphs: GraphsBuilt, stopped: bool = False) -> None:
         self.beats.take(100 + index, WorkerBeat(view=1, stopped=stopped, graphs=graphs), 1, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import tag_of
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import PsEntry, View
@@ -34,7 +35,7 @@ def test_the_record_names_the_order_of_a_sum_only_where_that_decides() -> None:
 
 
 def test_the_record_names_machine_and_first_step_of_each_worker_before_its_first_round() -> None:
-    sync = SyncRounds(30.0, lambda *_args, **_facts: None)
+    sync = SyncRounds(30.0, lambda *_args, **_facts: None, JudgedClock(0.0))
     sync.admit(5, Machine("processor 5", 2, "2.21.0"))
     view = View(1, (PsEntry(0, "ps-0:1", 5), PsEntry(1, "ps-1:1", 6)))
     sync.prepared(view, "sync", 0, 0, {"plan": [2, 64, 32, 0]})

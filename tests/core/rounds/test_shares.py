@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.view import View
 from psruntime.core.rounds.round_messages import Pushed, Taken
 from psruntime.core.rounds.shares import LEAST_MEASURES, MOST, ROUNDS_BETWEEN, Shares
@@ -208,7 +209,7 @@ def test_when_a_worker_goes_the_others_take_on_their_own_examples_only() -> None
 )
 def test_a_change_is_noted_once_and_in_few_words(workers: int, examples: str) -> None:
     notes: list[tuple[str, dict[str, object]]] = []
-    sync = SyncRounds(30.0, lambda name, **facts: notes.append((name, facts)), shares=Shares())
+    sync = SyncRounds(30.0, lambda name, **facts: notes.append((name, facts)), JudgedClock(0.0), shares=Shares())
     sync.prepared(View(1), "sync", 0, 0, {})
     for number in range(1, 9):
         for worker in range(workers):
