@@ -18,7 +18,7 @@ from tests.support import docs
 
 PAGE = docs.ROOT / "docs/operations.md"
 # Functions that log, or hand an event on -> which of their arguments it is.
-LOGGED = {"log": 0, "_log": 0, "note": 0, "_note": 0, "_report": 0, "_forget": 1, "_remove": 1, "self": 0}
+LOGGED = {"log": 0, "_log": 0, "note": 0, "_note": 0, "_report": 0, "_forget": 2, "remove": 2, "self": 0}
 
 
 def test_the_table_of_exit_codes_is_what_the_launcher_goes_by() -> None:
@@ -68,7 +68,7 @@ def texts(node: ast.AST) -> list[str]:
     [
         ('self._log("exit", code=1)', ["exit"]),
         ('member.log("error" if code else "over", reason=error)', ["error", "over"]),
-        ('self._forget(member, "cut_off", now_s)', ["cut_off"]),
+        ('transitions.remove(state, member, "cut_off", reason)', ["cut_off"]),
         ('event, source = "restored", {"replica": 1}', ["restored"]),
         ("self._note({**facts}, folder)", []),
         ('print("exit")', []),

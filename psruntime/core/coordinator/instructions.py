@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import all_stopped, can_save, stops_short
 from psruntime.core.coordinator.steered import is_to_leave, pause_of, to_build, wants_save
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.messages import Instructions, PsBeat
+from psruntime.core.members.messages import Answer, Instructions, PsBeat
 from psruntime.core.members.view import Phase
 
 
-class InstructionRevisions:
-    """The latest instructions of each member, and how many times they have changed."""
-
-    def __init__(self) -> None:
-        self._latest: dict[int, tuple[Instructions, int]] = {}  # by incarnation
-
-    def update(self, incarnation: int, instructions: Instructions) -> int:
-        """Keeps a member's instructions; returns their revision, which is one more if they have changed."""
-        last, revision = self._latest.get(incarnation, (None, 0))
-        if instructions != last:
-            revision += 1
-            self._latest[incarnation] = (instructions, revision)
-        return revision
-
-    def latest(self, incarnation: int) -> Instructions:
-        """The last instructions of the member."""
-        return self._latest[incarnation][0]
-
-    def forget(self, incarnation: int) -> None:
-        """The member is gone."""
-        self._latest.pop(incarnation, None)
-
-
-def written_here(beat: PsBeat, instructions: Instructions) -> PsBeat:
-    """The beat of a ps; a fence revision above its instructions is from an earlier coordinator, and becomes 0."""
-    return replace(beat, fence_revision=0) if beat.fence_revision > instructions.fence_revision else beat
+def answer(state: JobState, member: Member) -> Answer:
+    """The member's instructions, and how many times they have changed."""
+    instructions = instructions_for(state, member)
+    last, revision = state.instructions.get(member.incarnation, (None, 0))
+    if instructions != last:
+        revision += 1
+        state.instructions[member.incarnation] = instructions, revision
+    return Answer(member.incarnation, instructions, revision)
 
 
 def instructions_for(state: JobState, member: Member) -> Instructions:

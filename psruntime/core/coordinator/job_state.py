@@ -1,12 +1,14 @@
 """All that the coordinator knows of its job.
 
-The Coordinator owns the state and is the only one that changes it.  Here is what is kept for each member: begun when it
-comes, dropped when it goes.  The rules (lifecycle.py, instructions.py) and the status (status.py) read the state.
+Here is what is kept for each member: begun when it joins, updated by its heartbeats, dropped when it goes.  The
+Coordinator, transitions.py and steered.py change the rest.  The rules (lifecycle.py, instructions.py) and the status
+(status.py) read the state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from psruntime.config import JobConfig
 from psruntime.config.schedule import Schedule
@@ -25,7 +27,7 @@ from psruntime.core.members.fence import Fence
 from psruntime.core.members.grace_periods import GracePeriods
 from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Membership, Role
-from psruntime.core.members.messages import PsBeat
+from psruntime.core.members.messages import Instructions, Join, PsBeat, WorkerBeat
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.refused_joins import RefusedJoins
 from psruntime.core.members.repeated_failures import RepeatedFailures
@@ -46,6 +48,8 @@ class JobState:
 
     def __init__(self, job: JobConfig, now_s: float, note: Callable[..., None]) -> None:
         self.job = job
+        self.note = note
+        self.news = False  # whether the instructions of any member may have changed
         self.clock = clock = JudgedClock(now_s, longest_gap_s=job.lease_s / 2)
 
         # What the job is doing.
@@ -56,6 +60,8 @@ class JobState:
 
         # Who is there.
         self.members = Membership(job.lease_s, clock)
+        self.had_workers = False  # when this was last looked at
+        self.instructions: dict[int, tuple[Instructions, int]] = {}  # by incarnation: the latest, and their revision
         self.chief: int | None = None  # worker index
         self.reliefs = Reliefs(clock)
         self.chief_progress = ChiefProgress(job, clock)
@@ -118,22 +124,56 @@ class JobState:
         """The live ps as entries of a view."""
         return tuple(PsEntry(ps.index, ps.address, ps.incarnation) for ps in self.members.live(Role.PS))
 
-    def admit(self, member: Member, specs: tuple[VariableSpec, ...], identity: ModelIdentity) -> None:
-        """Begins what is kept for a member.  specs, identity: of the model, from a worker."""
+    def is_free(self, index: int) -> bool:
+        """Whether a worker of this index may join."""
+        return index < self.job.max_workers and self.members.holder(Role.WORKER, index) is None
+
+    def admit(self, join: Join, incarnation: int) -> Member:
+        """Adds a member, and begins what is kept for it."""
+        who_and_where = (join.role, join.index, join.address, join.health_address)
+        member = self.members.admit(Member(*who_and_where, join.join_id, incarnation))
+        self.note("member_joined", member=member.name, address=member.address, incarnation=member.tag)
         self.grace.back(member)
         self.refused_joins.forget(member.role, member.index)
-        self.shards.number_from(member.incarnation)
+        self.shards.number_from(incarnation)
+        self.sync.admit(incarnation, join.machine, join.began_at)
         if member.role is Role.WORKER:
             self.failures.joined(member.index)
-            self.specs = self.specs or specs
-            self.identity = self.identity or identity
-            self.fence.admit(member.incarnation)
+            self.specs = self.specs or join.specs
+            self.identity = self.identity or join.identity
+            self.fence.admit(incarnation)
             if self.view.number:
                 self.pace.admit(member)
             if self.phase is Phase.DRAINING:
-                self.worker_beats.stop(member.incarnation)
+                self.worker_beats.stop(incarnation)
+        self._adopt(join.past)
+        return member
 
-    def adopt(self, past: Past) -> None:
+    def take_ps_beat(self, ps: Member, beat: PsBeat) -> None:
+        """A fence revision above the instructions of the ps is from an earlier coordinator, and counts as 0."""
+        if beat.fence_revision > self.instructions[ps.incarnation][0].fence_revision:
+            beat = replace(beat, fence_revision=0)
+        before = self.ps_beats.get(ps.incarnation, PsBeat())
+        self.ps_beats[ps.incarnation] = beat
+        self.news |= beat.fence_revision != before.fence_revision
+        self.refused_pushes.update(ps.index, beat.stats)
+
+    def take_worker_beat(self, worker: Member, beat: WorkerBeat) -> None:
+        incarnation, before = worker.incarnation, self.worker_beats.get(worker.incarnation)
+        beat = self.worker_beats.take(incarnation, beat, self.view.number, self.phase is Phase.DRAINING)
+        self.news |= (beat.stopped, beat.view) != (before.stopped, before.view)
+        if beat.view == self.view.number:
+            if beat.stopped and self.phase is Phase.TRAINING:
+                self.shards.lose(incarnation, f"{worker.name} has stopped")
+            self.chief_progress.stepped(incarnation, beat.steps)
+            self.pace.report(worker, beat.steps, beat.stopped)
+            self.pace.set_starved(worker, beat.steps, beat.starve_count)
+        if beat.saved_step is not None and worker.index == self.chief and self.trained_in(beat.view):
+            self.note_saved(beat.saved_step)
+            self.past = self.past.saved(beat.saved_step)
+            self.chief_progress.saved(beat.saved_step)
+
+    def _adopt(self, past: Past) -> None:
         """Takes what a member knows of the job's past.  From its first view on the coordinator knows it all itself."""
         if self.view.number == 0:
             self.past = self.past.and_of(past)
@@ -146,6 +186,7 @@ class JobState:
 
     def forget(self, member: Member, was_lost: bool) -> None:
         """Drops what is kept for a member that is gone.  was_lost: without a word."""
+        self.instructions.pop(member.incarnation, None)
         self.stop.forget(member.incarnation)
         self.traffic.forget(member.incarnation)
         if self.view.number and (member.role is Role.PS or was_lost):
