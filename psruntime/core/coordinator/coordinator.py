@@ -19,7 +19,7 @@ from psruntime.config import JobConfig
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.coordinator import instructions, lifecycle, steered, transitions
 from psruntime.core.coordinator.job_state import JobState
-from psruntime.core.coordinator.join_checks import check_join, check_model
+from psruntime.core.members.joins import check_join, check_model
 from psruntime.core.members.membership import Busy, Member, Role
 from psruntime.core.members.messages import (
     NOT_JOINED,
@@ -38,7 +38,7 @@ from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Br
 from psruntime.core.rounds.sync_rounds import Record
 from psruntime.core.shards.shard_messages import ShardAnswer, ShardRequest
 from psruntime.core.steering.commands import Command, Reply
-from psruntime.errors import ModelDiffersError, ReplacedError
+from psruntime.errors import ModelDiffersError, OtherJobError, ReplacedError
 
 
 @dataclass(frozen=True)
@@ -81,20 +81,21 @@ class Coordinator:
             ModelDiffersError: a worker's variables are not the job's, or what else its model is.
             JobDoneError, JobStoppedError, JobFailedError: the job is over.
         """
-        state = self.state
-        self.advance(now_s)
+        state = self._at(now_s)
         if state.phase.over:
             raise over_error(state.phase, state.reason)
-        with state.refused_joins.noted(join):
+        try:
             check_join(join, state.job, state.members)
             self._prefer_the_past(join)
             if join.role is Role.WORKER:
-                try:
-                    check_model(join, state.specs, state.identity)
-                except ModelDiffersError as error:
-                    if state.is_free(join.index):
-                        state.failures.ended(join.index, str(error))
-                    raise
+                check_model(join, state.specs, state.identity)
+        except OtherJobError as error:
+            state.refused_joins.add(join, error)
+            raise
+        except ModelDiffersError as error:
+            if state.is_free(join.index):
+                state.failures.ended(join.index, str(error))
+            raise
         claim = state.members.claim(join.role, join.index, join.join_id, join.waited_s)
         if isinstance(claim, Busy):
             return NotYet(claim.reason, claim.holder.tag, claim.holder)
@@ -107,8 +108,7 @@ class Coordinator:
 
     def heartbeat(self, role: Role, index: int, incarnation: int, beat: PsBeat | WorkerBeat, now_s: float) -> Answer:
         """Renews a lease, takes the member's facts, answers its instructions."""
-        state = self.state
-        self.advance(now_s)
+        state = self._at(now_s)
         member = state.members.renew(state.members.get(role, index, incarnation))
         if isinstance(beat, PsBeat):
             state.take_ps_beat(member, beat)
@@ -136,8 +136,7 @@ class Coordinator:
 
         NOT_JOINED as the incarnation: a worker ends before its join; with USAGE it is not started again.
         """
-        state = self.state
-        self.advance(now_s)
+        state = self._at(now_s)
         if incarnation == NOT_JOINED:
             self._end_unjoined(role, index, kind, reason)
             return
@@ -152,14 +151,13 @@ class Coordinator:
 
     def starts(self, index: int, now_s: float) -> None:
         """A worker is started, and joins when it is ready.  It changes nothing if a member has its index."""
-        self.advance(now_s)
-        if self.state.is_free(index):
-            self.state.failures.starts(index)
+        state = self._at(now_s)
+        if state.is_free(index):
+            state.failures.starts(index)
 
     def confirm_lost(self, incarnation: int, now_s: float) -> None:
         """The process of this incarnation is certainly gone: its lease ends now."""
-        state = self.state
-        self.advance(now_s)
+        state = self._at(now_s)
         for member in [*state.members.live(Role.PS), *state.members.live(Role.WORKER)]:
             if member.incarnation == incarnation:
                 transitions.remove(state, member, "member_lost", "nothing listens at its address")
@@ -169,8 +167,7 @@ class Coordinator:
 
     def report_clock(self, report: ClockReport, now_s: float) -> ClockAnswer:
         """Takes a worker's clock.  A late or repeated report, or one for another view, changes nothing."""
-        state = self.state
-        self.advance(now_s)
+        state = self._at(now_s)
         member = state.members.get(Role.WORKER, report.worker_index, report.incarnation)
         if report.view != state.view.number:
             return ClockAnswer(0, f"the view is {state.view.number}, not {report.view}")
@@ -193,8 +190,8 @@ class Coordinator:
         Raises:
             ReplacedError: it reports to have closed a round that another worker closes by itself.
         """
-        state, sync = self.state, self.state.sync
-        self.advance(now_s)
+        state = self._at(now_s)
+        sync = state.sync
         state.members.get(Role.WORKER, index, incarnation)
         if isinstance(report, Applied | Broken) and sync.rounds.is_closing(report):
             lifecycle.require_closer(state, index)
@@ -223,8 +220,7 @@ class Coordinator:
         Raises:
             UsageError: its input is cut otherwise than that of the other workers.
         """
-        state = self.state
-        self.advance(now_s)
+        state = self._at(now_s)
         state.members.get(Role.WORKER, request.worker_index, request.incarnation)
         state.shards.agree(request.sharding)
         state.shards.hear(request.incarnation, request.news)
@@ -249,8 +245,7 @@ class Coordinator:
         Raises:
             ReplacedError: it is not the chief.
         """
-        state = self.state
-        self.advance(now_s)
+        state = self._at(now_s)
         chief = lifecycle.require_chief(state, index, incarnation)
         if state.phase is Phase.PREPARING and view == state.view.number:
             lost = max(prepared.steps_lost, state.global_step - prepared.global_step)
@@ -272,8 +267,7 @@ class Coordinator:
 
     def report_obstacle(self, index: int, incarnation: int, view: int, obstacle: str, now_s: float) -> Answer:
         """The chief cannot prepare the view: another worker becomes chief.  Otherwise as `report_prepared`."""
-        state = self.state
-        self.advance(now_s)
+        state = self._at(now_s)
         chief = lifecycle.require_chief(state, index, incarnation)
         if state.phase is Phase.PREPARING and view == state.view.number:
             transitions.relieve(state, chief, obstacle)
@@ -282,8 +276,7 @@ class Coordinator:
 
     def report_finished(self, index: int, incarnation: int, view: int, now_s: float) -> Answer:
         """The chief has written the last checkpoint: the job is done, or stopped.  Otherwise as `report_prepared`."""
-        state = self.state
-        self.advance(now_s)
+        state = self._at(now_s)
         chief = lifecycle.require_chief(state, index, incarnation)
         if state.phase is Phase.DRAINING and view == state.view.number:
             if state.stop.fails or state.stop.cuts_short:
@@ -303,9 +296,9 @@ class Coordinator:
             UsageError: it cannot be carried out in this job.
             JobDoneError, JobStoppedError, JobFailedError: the job is over.
         """
-        self.advance(now_s)
-        steered.take(self.state, command)
-        transitions.reconsider(self.state)
+        state = self._at(now_s)
+        steered.take(state, command)
+        transitions.reconsider(state)
         return self.control_reply(command.request_id)
 
     def control_reply(self, request_id: str) -> Reply:
@@ -315,9 +308,8 @@ class Coordinator:
     # Time, and what comes of all this.
 
     def advance(self, now_s: float) -> None:
-        """Moves the time on: ends leases and timeouts.  Every input calls it, and so does a regular tick."""
-        self.state.clock.advance(now_s)
-        transitions.judge(self.state)
+        """Ends the leases and limits that are over, as every input does first.  A regular tick calls it."""
+        self._at(now_s)
 
     def take_effects(self) -> Effects:
         """What the inputs since the last call mean for others than their callers."""
@@ -334,6 +326,12 @@ class Coordinator:
         )
 
     # Parts of the inputs.
+
+    def _at(self, now_s: float) -> JobState:
+        """The state at this time."""
+        self.state.clock.advance(now_s)
+        transitions.judge(self.state)
+        return self.state
 
     def _prefer_the_past(self, join: Join) -> None:
         """Before the first view, who knows the job's model from an earlier coordinator is right about it: workers of

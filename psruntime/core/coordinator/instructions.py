@@ -11,18 +11,13 @@ from psruntime.core.members.view import Phase
 
 
 def answer(state: JobState, member: Member) -> Answer:
-    """The member's instructions, and how many times they have changed."""
-    instructions = instructions_for(state, member)
+    """Everything that the member needs in order to act, and how many times that has changed."""
+    instructions = _for_ps(state, member) if member.role is Role.PS else _for_worker(state, member)
     last, revision = state.instructions.get(member.incarnation, (None, 0))
     if instructions != last:
         revision += 1
         state.instructions[member.incarnation] = instructions, revision
     return Answer(member.incarnation, instructions, revision)
-
-
-def instructions_for(state: JobState, member: Member) -> Instructions:
-    """Everything that the member needs in order to act."""
-    return _for_ps(state, member) if member.role is Role.PS else _for_worker(state, member)
 
 
 def _for_ps(state: JobState, ps: Member) -> Instructions:

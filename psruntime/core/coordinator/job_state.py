@@ -17,19 +17,17 @@ from psruntime.core.accounting.refused_pushes import RefusedPushes
 from psruntime.core.accounting.traffic import TrafficRates
 from psruntime.core.clocks.adaptive_bound import AdaptiveBound
 from psruntime.core.clocks.pace import Pace
-from psruntime.core.coordinator.chief_progress import ChiefProgress
-from psruntime.core.coordinator.drain_timer import DrainTimer
-from psruntime.core.coordinator.reliefs import Reliefs
-from psruntime.core.coordinator.stop_requests import StopRequests
+from psruntime.core.coordinator.chief import ChiefProgress, Reliefs
+from psruntime.core.coordinator.ending import DrainTimer, StopRequests
 from psruntime.core.members.beats import WorkerBeats
 from psruntime.core.members.departures import Departures
 from psruntime.core.members.fence import Fence
 from psruntime.core.members.grace_periods import GracePeriods
+from psruntime.core.members.joins import RefusedJoins
 from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Membership, Role
 from psruntime.core.members.messages import Instructions, Join, PsBeat, WorkerBeat
 from psruntime.core.members.past import UNKNOWN, Past
-from psruntime.core.members.refused_joins import RefusedJoins
 from psruntime.core.members.repeated_failures import RepeatedFailures
 from psruntime.core.members.unbuilt import Unbuilt
 from psruntime.core.members.view import Phase, PsEntry, View

@@ -14,7 +14,7 @@ Law: a worker that was cut off is not chief again in this drain.
 
 from __future__ import annotations
 
-from psruntime.core.coordinator.drain_timer import A_WORKER, TO_STOP, Wait
+from psruntime.core.coordinator.ending import A_WORKER, TO_STOP, Wait
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.messages import WorkerBeat
@@ -56,7 +56,7 @@ def next_chief(state: JobState) -> int | None:
         return chief.index
     candidates = busy or workers
     first = [worker for worker in candidates if not state.chief_progress.avoids(worker)]
-    chosen = min(first or candidates, key=state.reliefs.turn, default=None)
+    chosen = min(first or candidates, key=state.reliefs.order, default=None)
     return chosen.index if chosen else None
 
 
@@ -109,7 +109,7 @@ def overdue_checkpoint(state: JobState) -> str:
     if not can_save(state) or not state.chief_progress.is_overdue(state.global_step):
         return ""
     steps = state.global_step - (state.past.saved_step or 0)
-    return f"the checkpoint is overdue by {state.chief_progress.due_s:.0f} s, {steps} steps after the latest"
+    return f"the checkpoint is overdue by {state.chief_progress.due.for_s:.0f} s, {steps} steps after the latest"
 
 
 def _why_late(state: JobState) -> str:
@@ -120,7 +120,7 @@ def _why_late(state: JobState) -> str:
         at_it = _is_at_it(state)
         how = "made no progress with preparing" if at_it else "did not begin to prepare"
         late = progress.is_late_to_prepare(at_it) and (state.specs or not at_it)  # a script's init_fn knows no fence
-        return f"{how} view {state.view.number} for {progress.preparing_s:.0f} s" if late else ""
+        return f"{how} view {state.view.number} for {progress.preparing.for_s:.0f} s" if late else ""
     overdue = overdue_checkpoint(state)
     return overdue if overdue and progress.is_late_to_save(state.worker_beats.get(chief.incarnation)) else ""
 
@@ -268,7 +268,7 @@ def drain_progress(state: JobState) -> str:
     """What the drain waits for, how long it has waited and how long it may."""
     late, timer = listed(worker.index for worker in drains_for(state)), state.drain_timer
     what = f"worker {late} to {'close' if all_stopped(state) else 'stop'}" if late else "a worker that closes"
-    text = f"waiting for {what}, for {timer.waited_s:.0f} s of at most {timer.limit_s:g} s"
+    text = f"waiting for {what}, for {timer.wait.for_s:.0f} s of at most {timer.limit_s:g} s"
     doing = _evaluates(state)
     return f"{text}; it {doing}" if doing else text
 

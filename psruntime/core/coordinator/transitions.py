@@ -109,7 +109,7 @@ def _forget(state: JobState, member: Member, event: str, reason: str, kind: Leav
 def _judge_the_chief(state: JobState) -> None:
     """Removes a chief that is late with preparing or saving."""
     progress, chief = state.chief_progress, state.chief_member
-    progress.prepares(lifecycle.preparation(state))
+    progress.preparing.update(lifecycle.preparation(state))
     if steered.is_paused(state):
         progress.pauses()
     elif chief and lifecycle.can_save(state):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
+from psruntime.core.coordinator.chief import AGAIN_S
 from psruntime.core.coordinator.coordinator import Coordinator
-from psruntime.core.coordinator.reliefs import AGAIN_S
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, Join, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.past import UNKNOWN, Past

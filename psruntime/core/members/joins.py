@@ -1,6 +1,8 @@
-"""Admission: what a join must be, whether its index is free or not.  Pure checks."""
+"""Admission: what a join must be, whether its index is free or not, and who was refused."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Container
 
 from psruntime.config import JobConfig
 from psruntime.config.process import split_address
@@ -10,6 +12,36 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import ModelIdentity, differences
 from psruntime.core.plan.plan import first_difference
 from psruntime.errors import ModelDiffersError, OtherJobError, UsageError
+
+KEPT = 64  # indices; who asks for more of them is no cluster of ours
+NAMED = 3  # in one line of the status
+
+
+class RefusedJoins:
+    """Processes of another job that asked to join this one, whose coordinator is where theirs was.
+
+    Each is kept for the log and the status until a process of this job has its index.
+
+    `note(name, **facts)` is called once for each index, however often it is asked for.
+    """
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self._note = note
+        self._texts: dict[tuple[Role, int], str] = {}  # by role and index
+
+    def add(self, join: Join, error: OtherJobError) -> None:
+        """This join is refused."""
+        if (join.role, join.index) not in self._texts and len(self._texts) < KEPT:
+            self._texts[join.role, join.index] = str(error)
+            self._note("refused", member=f"{join.role} {join.index}", reason=error)
+
+    def forget(self, role: Role, index: int) -> None:
+        """A process of this job has the index now."""
+        self._texts.pop((role, index), None)
+
+    def named(self, role: Role, indices: Container[int]) -> list[str]:
+        """The refused joins for these indices, in at most one line; for people."""
+        return [text for (r, index), text in sorted(self._texts.items()) if r is role and index in indices][:NAMED]
 
 
 def check_join(join: Join, job: JobConfig, members: Membership) -> None:
