@@ -23,9 +23,7 @@ from psruntime.core.members.judged_clock import JudgedClock
 
 STEPS = 50  # of each worker that are played; more would see a change later, fewer take noise for one
 FEWEST = 10  # a worker with fewer steps does not count
-STEPS_BETWEEN = (
-    64  # that the slowest worker takes from one choice to the next; a change costs all about one of its steps
-)
+STEPS_BETWEEN = 64  # of the slowest worker from one choice to the next; a change costs all about one of its steps
 SECONDS_BETWEEN = 5.0  # at least, and two heartbeats
 MOST_PLAYED = 64  # workers, the slowest; the others hardly hold anybody up
 TOO_SLOW, GOOD = 0.02, 0.005  # part of the time of the largest bound that another loses: to leave it, and to take it

@@ -22,14 +22,13 @@ class JudgedClock:
         """longest_gap_s: from one call of `advance` to the next; a longer one is a pause."""
         self.now_s = self.real_s = now_s
         self._longest_gap_s = longest_gap_s
-        self._paused_s = 0.0
 
     def advance(self, now_s: float) -> None:
+        """It is `now_s`; an earlier time than before changes nothing."""
         gap_s = now_s - self.real_s
-        if gap_s > self._longest_gap_s:
-            self._paused_s += gap_s
+        if 0 < gap_s <= self._longest_gap_s:
+            self.now_s += gap_s
         self.real_s = max(now_s, self.real_s)
-        self.now_s = self.real_s - self._paused_s
 
 
 class Since(Generic[T]):

@@ -30,9 +30,8 @@ class RepeatedFailures:
         self._gone: dict[int, str] = {}
         self._unjoined: set[int] = set()  # of those, the ones that ended for good since they were a member, if ever
         self._latest = -1  # index of the worker that went last
-        self._since_s = (
-            clock.now_s
-        )  # when a worker last went, was started, joined, or first ended for good before its join
+        # When a worker last went, was started, joined, or first ended for good before its join.
+        self._since_s = clock.now_s
 
     def trained(self, global_step: int) -> None:
         """The job is at this step."""
