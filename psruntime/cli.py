@@ -74,7 +74,8 @@ def _help() -> str:
         "",
         *lines,
         "",
-        f"{PROG} COMMAND --help lists the flags of a command, {PROG} --version says the version.",
+        f"{PROG} COMMAND --help lists the flags of a command, --help-all also those that are seldom needed; "
+        f"{PROG} --version says the version.",
         "",
     ])  # fmt: skip
 

@@ -78,8 +78,11 @@ def _parser() -> flags.Parser:
         PROG,
         "A parameter server.  Index 0 hosts the coordinator and is given the job's settings; the others learn them "
         "from it, and a flag or a job file that contradicts one of them is refused.",
-        first=("index", "coordinator", "ps", "train_steps", "checkpoint_dir"),
-    )
+        first=(
+            "index", "coordinator", "host", "log_format", "ps", "min_workers", "mode", "bound", "train_steps",
+            "checkpoint_dir", "save_steps", "job", "insecure",
+        ),
+    )  # fmt: skip
     flags.add_process_flags(parser)
     flags.add_insecure_flag(parser)
     flags.add_job_file_flag(parser)

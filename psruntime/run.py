@@ -13,6 +13,7 @@ from pathlib import Path
 
 from psruntime.config import JobConfig
 from psruntime.config.process import SecurityConfig, WorkerConfig
+from psruntime.config.settings import settings_of
 from psruntime.errors import UsageError
 from psruntime.launch.children import END_S, PROG
 from psruntime.launch.config import LauncherConfig
@@ -24,6 +25,7 @@ from psruntime.observe.records import PARQUET, require_parquet
 from psruntime.process import flags
 from psruntime.process.process import usage_error
 
+OF_WORKERS = tuple(s.name for s in settings_of(WorkerConfig) if s.name != "local_rank")  # that is its index
 TRAIN_STEPS = 2000  # a model has no end of its own, but by --epochs
 PROBE_BYTES = 4096  # a block of most file systems: with less room no process could say where it is
 LINGER_S = 0.0  # every process of the job was started here: there are no latecomers to wait for
@@ -48,13 +50,21 @@ def parser() -> flags.Parser:
     """The flags of this command."""
     parser = flags.Parser(
         PROG, "Runs a whole job on this machine and watches over it.",
-        first=("model", "ps", "workers", "train_steps", "checkpoint_dir"),
+        first=(
+            "model", "data_dir", "batch_size", "ps", "workers", "mode", "bound", "train_steps", "checkpoint_dir",
+            "save_steps", "restart", "log_dir",
+        ),
     )  # fmt: skip
-    parser.add_settings(WorkerConfig)
+    parser.add_settings(WorkerConfig, only=OF_WORKERS)
     parser.add_settings(LauncherConfig)
     parser.add_settings(
         JobConfig,
-        defaults={"train_steps": TRAIN_STEPS, "linger_s": f"{LINGER_S:g}", "min_workers": "that of --workers"},
+        defaults={
+            "train_steps": f"{TRAIN_STEPS}, with --epochs none",
+            "linger_s": f"{LINGER_S:g}",
+            "min_workers": "that of --workers",
+        },
+        helps={"train_steps": "global step at which the job ends"},
     )
     flags.add_job_file_flag(parser)
     parser.add_settings(SecurityConfig)

@@ -82,8 +82,11 @@ def _parser() -> flags.Parser:
         PROG,
         "One task of a cluster.  It learns its role and index, and where ps 0 is, from TF_CONFIG, from Slurm, or from "
         "--ps-hosts and --worker-hosts; so every machine runs the same command, with the same flags.",
-        first=("model", "data_dir", "batch_size", "train_steps", "checkpoint_dir"),
-    )
+        first=(
+            "model", "data_dir", "batch_size", "ps_hosts", "worker_hosts", "mode", "bound", "train_steps",
+            "checkpoint_dir", "save_steps", "log_format", "job", "insecure",
+        ),
+    )  # fmt: skip
     parser.add_settings(ClusterConfig)
     parser.add_settings(WorkerConfig)
     parser.add_settings(EvaluatorConfig)
@@ -91,7 +94,7 @@ def _parser() -> flags.Parser:
     parser.add_settings(JobConfig, defaults={"ps": "that of the cluster", "min_workers": "all workers of the cluster"})
     flags.add_job_file_flag(parser)
     flags.add_lifeline_flag(parser)
-    parser.heading("job").add_argument(
+    parser.heading(flags.MOST_USED).add_argument(
         "--colocate-ps", action="store_true", help="give each worker a ps of its own, as its child: the cluster has "
         "no others, worker 0's address is the coordinator's; mode sync unless another or a schedule is given, and "
         f"--min-ps-bytes {LIGHT_BYTES} unless another is",
@@ -126,9 +129,12 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     if not arguments.insecure and not flags.security_config(arguments).tls_ca:
         require_loopback(task.coordinator)
     if task.role in (WORKER, EVALUATOR):
-        more = flags.given(arguments, EvaluatorConfig) if task.role == EVALUATOR else {}
+        own = flags.given(arguments, WorkerConfig)
+        if task.role == EVALUATOR:
+            own = {name: value for name, value in own.items() if name in flags.OF_EVALUATION}
+            own |= flags.given(arguments, EvaluatorConfig)
         known = {} if task.local_rank is None else {"local_rank": task.local_rank}
-        return [*words, *as_flags({**known, **flags.given(arguments, WorkerConfig), **more, **job})]
+        return [*words, *as_flags({**known, **own, **job})]
     if task.index == 0:
         job = {**{name: value for name, value in of_cluster.items() if name not in settings}, **job}
         words += as_flags({"job": arguments.job}) if arguments.job else ()

@@ -97,11 +97,14 @@ def _parser() -> flags.Parser:
         PROG,
         "A worker: trains the job's model.  It learns the job's settings from the coordinator; a flag that contradicts "
         "one of them is refused.",
-        first=("index", "coordinator", "model", "data_dir", "batch_size"),
-    )
+        first=(
+            "index", "coordinator", "model", "data_dir", "batch_size", "seed", "eval_batches", "devices", "gpu_memory",
+            "record", "host", "metrics_port", "connect_timeout_s", "log_format",
+        ),
+    )  # fmt: skip
     parser.add_settings(WorkerConfig)
     flags.add_process_flags(parser)
-    parser.add_settings(JobConfig)
+    parser.add_settings(JobConfig, checked=True)
     return parser
 
 

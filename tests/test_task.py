@@ -65,7 +65,8 @@ def test_the_others_are_told_where_they_are_and_check_the_settings_that_stand_th
 def test_the_evaluator_is_told_where_the_coordinator_is_and_what_to_measure(
     started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(monkeypatch, "evaluator", 0, "--mode=sync", "--model=mine", "--insecure") == 0
+    of_workers = ["--devices=gpu:0", "--record=r.jsonl", "--gpu-memory=0.4", "--slowdown=2"]
+    assert run(monkeypatch, "evaluator", 0, "--mode=sync", "--model=mine", "--insecure", *of_workers) == 0
     words = ["--connect-timeout=7200.0", "--coordinator=b:1", "--model=mine", "--mode=sync"]
     assert started == [["evaluator", *words]]
 

@@ -113,7 +113,7 @@ def _commands() -> str:
     page = "# Commands\n\nThe same commands start as `python -m psruntime NAME`.\n"
     environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
     for name in COMMANDS:
-        command = [sys.executable, "-m", "psruntime", name, "--help"]
+        command = [sys.executable, "-m", "psruntime", name, "--help-all"]
         said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
         page += f"\n## psruntime {name}\n\n```text\n{said}```\n"
     return page

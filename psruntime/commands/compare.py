@@ -32,6 +32,7 @@ PROG = "psruntime compare"
 MODES = "async; bounded 4; sync"
 WORKERS, TRAIN_STEPS = 4, 1000
 OUT = "compare.html"
+OF_THE_WORKERS = (*flags.OF_EVALUATION, "devices", "gpu_memory")
 OF_THE_JOB = ("ps", "train_steps")  # the same in every mode; what else is set for one mode stands behind it
 RECORD = "record.jsonl"
 
@@ -76,17 +77,21 @@ def _parser() -> flags.Parser:
         PROG,
         "Runs a job on this machine in one mode after the other, with records, and draws what became of it into one "
         "HTML page: loss over steps and time, staleness, steps per second, waiting, metrics on held-out data.",
-        first=("model", "ps", "train_steps"),
+        first=(*OF_THE_WORKERS, *OF_THE_JOB),
     )
-    parser.add_settings(WorkerConfig, only=flags.DATA_AND_MODEL)
-    parser.add_settings(JobConfig, only=OF_THE_JOB, defaults={"train_steps": TRAIN_STEPS})
+    parser.add_settings(WorkerConfig, only=OF_THE_WORKERS)
+    parser.add_settings(
+        JobConfig, only=OF_THE_JOB, defaults={"train_steps": TRAIN_STEPS},
+        helps={"train_steps": "global steps of each job, in mode sync the rounds that have as many batches"},
+    )  # fmt: skip
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument(
         "--modes", default=MODES, metavar="MODES", help="separated by ;, each with further flags of the job behind it "
-        "if wanted, as 'async; async --staleness-lr inverse; bounded 0'; mode sync makes the rounds that have as many "
-        f"batches (default: '{MODES}')",
+        f"if wanted, as 'async; async --staleness-lr inverse; bounded 0' (default: '{MODES}')",
     )  # fmt: skip
-    most_used.add_argument("--workers", type=int, default=WORKERS, metavar="N", help=f"(default: {WORKERS})")
+    most_used.add_argument(
+        "--workers", type=int, default=WORKERS, metavar="N", help=f"number of worker processes (default: {WORKERS})"
+    )
     most_used.add_argument(
         "--slow", default="", metavar="WORKER:TIMESx", help="let a worker be so many times slower, by pauses in its "
         "steps; several with commas between them",

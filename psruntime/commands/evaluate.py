@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from psruntime.config import JobConfig
 from psruntime.config.process import WorkerConfig
 from psruntime.config.values import whole_path
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
@@ -39,10 +38,10 @@ def _parser() -> flags.Parser:
     parser = flags.Parser(
         PROG,
         "Measures the newest checkpoint of a folder by the model's metrics on its held-out data.  No job need run.",
-        first=("checkpoint_dir", "model", "data_dir", "batch_size"),
+        first=("checkpoint_dir", *flags.OF_EVALUATION),
     )
-    parser.add_settings(JobConfig, only=("checkpoint_dir",))
-    parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size", "seed", "eval_batches"))
+    flags.add_checkpoint_dir_flag(parser)
+    parser.add_settings(WorkerConfig, only=flags.OF_EVALUATION, helps=flags.INPUT_SEED)
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument("--follow", action="store_true", help="go on with each new one, until Ctrl-C")
     most_used.add_argument(

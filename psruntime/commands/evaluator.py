@@ -79,14 +79,14 @@ def _parser() -> flags.Parser:
         PROG,
         "An evaluator: measures each new checkpoint of a job by the model's metrics, and the last one always.  It is "
         "no member of the job, which does not wait for it.",
-        first=("coordinator", "model", "data_dir", "batch_size", "metric", "patience"),
+        first=("coordinator", *flags.OF_EVALUATION, "metric", "patience", "metrics_port", "log_format"),
     )
-    parser.add_settings(WorkerConfig)
+    parser.add_settings(WorkerConfig, only=flags.OF_EVALUATION, helps=flags.INPUT_SEED)
     parser.add_settings(EvaluatorConfig)
     parser.add_settings(ProcessConfig, only=OF_PROCESS)
     flags.add_lifeline_flag(parser)
     parser.add_settings(SecurityConfig)
-    parser.add_settings(JobConfig)
+    parser.add_settings(JobConfig, checked=True)
     return parser
 
 

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from psruntime.config import JobConfig
 from psruntime.config.process import WorkerConfig
 from psruntime.config.values import whole_path
 from psruntime.errors import EXIT_DONE, CheckpointError
@@ -40,10 +39,10 @@ def _parser() -> flags.Parser:
         PROG,
         "Writes a SavedModel of the newest checkpoint of a folder: from the features of the model to its predictions. "
         "No job need run.",
-        first=("checkpoint_dir", "model", "data_dir"),
+        first=("checkpoint_dir", *flags.OF_EVALUATION),
     )
-    parser.add_settings(JobConfig, only=("checkpoint_dir",))
-    parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size", "seed", "eval_batches"))
+    flags.add_checkpoint_dir_flag(parser)
+    parser.add_settings(WorkerConfig, only=flags.OF_EVALUATION, helps=flags.INPUT_SEED)
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument(
         "--out", required=True, metavar="FOLDER", help="where to; it must be new or empty (required)"

@@ -32,12 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Builds the model once, in this process."""
     parser = flags.Parser(
         PROG,
-        "Shows where the variables of a model would live, without a job.  Of the job's settings --ps, --plan, "
-        "--slice-bytes, --min-ps-bytes and --local-steps count here.",
-        first=("model", "ps", "plan"),
+        "Shows where the variables of a model would live, without a job.",
+        first=("model", "data_dir", "ps", "plan", "slice_bytes", "min_ps_bytes"),
     )
-    parser.add_settings(WorkerConfig, only=flags.DATA_AND_MODEL)
-    parser.add_settings(JobConfig)
+    parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size"))
+    parser.add_settings(JobConfig, only=("ps", "plan", "slice_bytes", "min_ps_bytes", "local_steps"))
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument("--what-if", default="", metavar="N,N,...", help="other numbers of ps to compare with")
     most_used.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -48,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     job = flags.config_of(JobConfig, arguments)
     others = _numbers(arguments.what_if)
-    specs = _specs(flags.worker_config(arguments), job)
+    specs = _specs(flags.worker_config(arguments))
     plans = [make_plan(specs, num_ps, *job.plan_sizes) for num_ps in [job.ps, *others]]
     if arguments.json:
         sys.stdout.write(json.dumps([_as_json(plan, job.local_steps) for plan in plans], indent=2) + "\n")
@@ -57,7 +56,7 @@ def _show(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _specs(worker: WorkerConfig, job: JobConfig) -> tuple[VariableSpec, ...]:
+def _specs(worker: WorkerConfig) -> tuple[VariableSpec, ...]:
     """The model's variables.  TensorFlow is imported here only, after its environment is set."""
     from psruntime.graph.base import environment
 
@@ -67,7 +66,7 @@ def _specs(worker: WorkerConfig, job: JobConfig) -> tuple[VariableSpec, ...]:
     from psruntime.graph.model.pulled_model import record_specs
 
     model = load_model(worker.model)
-    context = Context(TRAIN, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed)
+    context = Context(TRAIN, 0, 1, worker.batch_size, worker.data_dir, seed=0)
     inputs = InputStream(model, context)
     try:
         return record_specs(model, inputs, TRAIN)

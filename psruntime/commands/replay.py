@@ -29,6 +29,13 @@ from psruntime.process.process import offline
 PROG = "psruntime replay"
 TOLERANCE = 1e-5
 Record = Mapping[str, Any]  # of the rounds log
+OF_WORKERS = ("model", "data_dir", "batch_size", "seed", "devices")
+OF_JOB = ("min_workers", "local_steps", "on_data_error")
+OF_OLD_LOGS = ("plan", "slice_bytes", "min_ps_bytes")
+COUNTED = {
+    "devices": "devices that each worker had, of which the number counts",
+    "min_workers": "that of the job, context.num_workers of input_fn",
+}
 SHOWN = 5  # of the largest differences, and of the inputs near a kink
 
 
@@ -92,14 +99,21 @@ def _parser() -> flags.Parser:
     parser = flags.Parser(
         PROG,
         "Repeats the rounds that the rounds log of a sync job names, in one process with plain TensorFlow, from the "
-        "oldest checkpoint of the job to its newest, and compares, to the bit.  Give the flags that the workers had; "
-        "of the job's settings --checkpoint-dir, --local-steps, --min-workers and --on-data-error count here.",
-        first=("model", "checkpoint_dir", "batch_size"),
+        "oldest checkpoint of the job to its newest, and compares, to the bit.  Give the flags that the workers had.",
+        first=("checkpoint_dir", *OF_WORKERS, *OF_JOB),
         usage=f"{PROG} LOG [flags]",
     )
     parser.add_argument("log", type=flags.local_file, metavar="LOG", help="the file of --rounds-log")
-    parser.add_settings(WorkerConfig, only=flags.DATA_AND_MODEL)
-    parser.add_settings(JobConfig)
+    flags.add_checkpoint_dir_flag(parser)
+    parser.add_settings(WorkerConfig, only=OF_WORKERS, helps=COUNTED)
+    parser.add_settings(JobConfig, only=OF_JOB, helps=COUNTED)
+    parser.add_settings(
+        JobConfig,
+        only=OF_OLD_LOGS,
+        helps=dict.fromkeys(
+            OF_OLD_LOGS, "as of the job, for a rounds log of an earlier version, which does not name it"
+        ),
+    )
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument(
         "--batch-sizes", default="", metavar="W:N,W:N,...", help="batch sizes of single workers, where they differ"

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from psruntime.config import JobConfig
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.observe.tables import table
 from psruntime.process import flags
@@ -55,7 +54,7 @@ def _parser() -> flags.Parser:
         "became of the rows of gradients, and the ids that most steps had.",
         first=("checkpoint_dir",),
     )
-    parser.add_settings(JobConfig, only=("checkpoint_dir",))
+    flags.add_checkpoint_dir_flag(parser)
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument("--table", default="", metavar="NAME", help="only this one")
     most_used.add_argument(

@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "file", type=flags.local_file, metavar="FILE", help="the file in trace/, in the folder of the checkpoints"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, times in seconds")
+    parser.heading(flags.MOST_USED).add_argument(
+        "--json", action="store_true", help="one JSON object on stdout, times in seconds"
+    )
     arguments = parser.parse_args(argv)
     return offline(PROG, lambda: _show(arguments.file, arguments.json))
 

@@ -38,7 +38,9 @@ class ProcessConfig:
         default_is="the local address of the route to the coordinator",
     )  # fmt: skip
     port: int = setting("network", 0, "port of TensorFlow's server", default_is="any free one")
-    health_port: int = setting("network", 0, "port of grpc.health.v1", default_is="any free one")
+    health_port: int = setting(
+        "network", 0, "port of grpc.health.v1; of ps 0 the coordinator's", default_is="any free one"
+    )
     metrics_port: int | None = setting(
         "network", None, "port at which Prometheus reads the metrics of this process, as http://HOST:PORT/metrics; "
         "0 is any free one", default_is="none",

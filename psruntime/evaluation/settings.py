@@ -17,12 +17,12 @@ class EvaluatorConfig:
     """
 
     metric: str = setting(
-        "checkpoints", "", "evaluator: held-out metric by which it keeps the best checkpoint, in best/, and has "
+        "checkpoints", "", "held-out metric by which an evaluator keeps the best checkpoint, in best/, and has "
         "--patience; written as for --keep-best", metavar="METRIC", default_is="that of --keep-best, or loss",
     )  # fmt: skip
     patience: int | None = setting(
-        "checkpoints", None, "evaluator: end the job, as psruntime control drain does, when the metric got no better "
-        "in so many checkpoints in a row", default_is="it is not ended",
+        "checkpoints", None, "let an evaluator end the job, as psruntime control drain does, when the metric got no "
+        "better in so many checkpoints in a row", default_is="it is not ended",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

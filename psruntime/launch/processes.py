@@ -8,7 +8,6 @@ from typing import Any
 
 from psruntime.config.process import TEXT_LOG
 from psruntime.config.settings import as_flags
-from psruntime.errors import UsageError
 from psruntime.launch.config import LauncherConfig
 
 
@@ -25,10 +24,7 @@ class LocalJob:
     """A job on this machine, as settings of its processes.
 
     job: those of ps 0, which the others learn from it.  worker: those of each worker.  security: those of all.
-    own: worker index -> the settings of that worker alone.  The local rank of a worker is its index.
-
-    Raises:
-        UsageError: all workers have the same local rank.
+    own: worker index -> the settings of that worker alone.
     """
 
     launcher: LauncherConfig
@@ -38,10 +34,6 @@ class LocalJob:
     security: Mapping[str, str]
     insecure: bool
     own: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if "local_rank" in self.worker:
-            raise UsageError("--local-rank is for one worker, and here each has its own: its index")
 
     def first(self, coordinator: str) -> ProcessSpec:
         """ps 0, with the coordinator at this address."""

@@ -26,8 +26,9 @@ _HELP_COLUMN = 34
 TENSORFLOWS = ("checkpoint_dir", "warm_start", "data_dir")  # settings with paths that TensorFlow may read elsewhere
 PYTHONS = ("rounds_log", "record", "log_dir", "tls_ca", "tls_cert", "tls_key", "token_file")  # and other paths
 LIFELINES = ("end", "kill")  # what the end of stdin does
-MOST_USED = "most used"
-DATA_AND_MODEL = tuple(s.name for s in settings_of(WorkerConfig) if s.metadata["heading"] == "data and model")
+MOST_USED, CHECKED = "most used", "checked"  # headings, the others are HEADINGS
+OF_EVALUATION = ("model", "data_dir", "batch_size", "seed", "eval_batches")  # that measuring a checkpoint needs
+INPUT_SEED = {"seed": "context.seed of input_fn"}  # the help where no worker's index is mixed in
 _Config = TypeVar("_Config")
 
 
@@ -38,38 +39,74 @@ class TextFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=_HELP_COLUMN)
 
 
+class _HelpAll(argparse._HelpAction):
+    """As --help, of all flags."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: Any) -> None:
+        assert isinstance(parser, Parser)
+        parser.shows_all = True
+        super().__call__(parser, *arguments)
+
+
 class Parser(argparse.ArgumentParser):
-    """The flags of one command: first those that everybody needs, then the others under their headings.
+    """The flags of one command, of which --help lists the most used, and --help-all all, under their headings.
 
     A complaint is one line, and says what was probably meant.
     """
 
     def __init__(self, prog: str, description: str, first: Sequence[str] = (), usage: str = "") -> None:
-        """first: names of the settings that everybody needs."""
+        """first: names of the most used, in the order of the help."""
         super().__init__(
             prog=prog, description=description, usage=usage or f"{prog} [flags]", allow_abbrev=False, add_help=False,
             formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=_HELP_COLUMN),
         )  # fmt: skip
         self.complaint = ""  # why the flags are refused
+        self.shows_all = False
         self._first = first
-        self._headings = {title: self.add_argument_group(title) for title in (MOST_USED, *HEADINGS)}
+        self._headings = {title: self.add_argument_group(title) for title in (MOST_USED, *HEADINGS, CHECKED)}
         self._headings[MOST_USED].add_argument("-h", "--help", action="help", help="show this text and end")
+        self._help_all = self._headings[MOST_USED].add_argument("--help-all", action=_HelpAll)
 
-    def heading(self, title: str) -> argparse._ArgumentGroup:
-        """Where flags go that are no settings."""
-        return self._headings[title]
+    def heading(self, title: str, name: str = "") -> argparse._ArgumentGroup:
+        """Where a flag goes, under this title unless its name is of the most used."""
+        return self._headings[MOST_USED if name in self._first else title]
 
-    def add_settings(self, config: type, only: Iterable[str] = (), defaults: Mapping[str, Any] | None = None) -> None:
+    def add_settings(
+        self,
+        config: type,
+        only: Iterable[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+        helps: Mapping[str, str] | None = None,
+        checked: bool = False,
+    ) -> None:
         """The flags of a config, or of some of its settings.  A flag that is not given is absent from the namespace.
 
-        defaults: what the help says of those for which this command has a default of its own.
+        defaults, helps: what the help says of those that this command has a default, or a use, of its own for.
+        checked: whether they are only compared with the settings of the job.
         """
+        if checked:
+            self._headings[
+                CHECKED
+            ].description = "settings of the job, which has them of ps 0; one that contradicts it is refused"
         for setting in settings_of(config):
             if not only or setting.name in only:
-                first = setting.name in self._first
-                heading = self._headings[MOST_USED if first else setting.metadata["heading"]]
+                heading = self.heading(CHECKED if checked else setting.metadata["heading"], setting.name)
                 own = (defaults or {}).get(setting.name)
-                _add(heading, setting, default_text(setting) if own is None else f"default: {own}")
+                text = (helps or {}).get(setting.name, setting.metadata["help"])
+                _add(heading, setting, text, default_text(setting) if own is None else f"default: {own}")
+
+    def format_help(self) -> str:
+        """The help of the most used flags, or of all if `shows_all`."""
+        every, used = self._action_groups, [self._positionals, self._headings[MOST_USED]]
+        hides = any(group._group_actions for group in every if group not in used)
+        self._help_all.help = "show all flags, by subject, and end" if hides else argparse.SUPPRESS
+        order = ("help", "help_all", *self._first)
+        self._headings[MOST_USED]._group_actions.sort(key=lambda a: order.index(a.dest) if a.dest in order else 99)
+        try:
+            self._action_groups = every if self.shows_all else used
+            return super().format_help()
+        finally:
+            self._action_groups = every
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Unknown flags come first: that one is misspelt tells more than that the right one is missing."""
@@ -77,7 +114,8 @@ class Parser(argparse.ArgumentParser):
         for word in words[: words.index("--")] if "--" in words else words:
             flag = word.partition("=")[0]
             if flag.startswith("--") and flag not in self._option_string_actions:
-                hint = suggestion(flag.replace("_", "-"), self._option_string_actions)
+                here = ", which has no effect here" if flag in _FLAGS else ""
+                hint = here or suggestion(flag.replace("_", "-"), self._option_string_actions)
                 self.error(f"unrecognized argument {flag}{hint}")
         return super().parse_known_args(words, namespace)
 
@@ -107,9 +145,15 @@ class LenientParser(Parser):
         raise UsageError(message)
 
 
-def _add(heading: argparse._ArgumentGroup, setting: Field[Any], default: str) -> None:
+_FLAGS = {
+    flag_of(setting.name)
+    for config in (JobConfig, WorkerConfig, ProcessConfig, SecurityConfig)
+    for setting in settings_of(config)
+}
+
+
+def _add(heading: argparse._ArgumentGroup, setting: Field[Any], text: str, default: str) -> None:
     switch = setting.default == "off"
-    text = setting.metadata["help"]
     heading.add_argument(
         flag_of(setting.name),
         dest=setting.name,
@@ -163,16 +207,22 @@ def add_lifeline_flag(parser: Parser) -> None:
     )  # fmt: skip
 
 
+def add_checkpoint_dir_flag(parser: Parser) -> None:
+    """For a command that reads checkpoints."""
+    helps = {"checkpoint_dir": "folder of the job's checkpoints, which are read (required)"}
+    parser.add_settings(JobConfig, only=("checkpoint_dir",), helps=helps)
+
+
 def add_job_file_flag(parser: Parser) -> None:
     """For whoever sets the job's settings."""
-    parser.heading("job").add_argument(
+    parser.heading("job", "job").add_argument(
         "--job", default="", type=local_file, metavar="FILE", help="TOML file with the job's settings"
     )
 
 
 def add_insecure_flag(parser: Parser) -> None:
     """For whoever starts ps 0."""
-    parser.heading("security").add_argument(
+    parser.heading("security", "insecure").add_argument(
         "--insecure", action="store_true", help="let the coordinator, which ps 0 hosts, serve other machines without "
         "TLS: whoever reaches it can change the job",
     )  # fmt: skip

@@ -52,8 +52,9 @@ def test_devices_and_their_memory_reach_the_workers_alone() -> None:
 
 def test_a_local_rank_is_refused_where_each_worker_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     """Its default in a worker, the index, is right: all workers are on this machine."""
-    assert run.main(["--workers=2", "--devices=gpu:auto", "--local-rank=1"]) == 2
-    said = "psruntime run: --local-rank is for one worker, and here each has its own: its index\n"
+    with pytest.raises(SystemExit, match="2"):
+        run.main(["--workers=2", "--devices=gpu:auto", "--local-rank=1"])
+    said = "psruntime run: unrecognized argument --local-rank, which has no effect here; --help lists the flags\n"
     assert capsys.readouterr() == ("", said)
     assert not [word for spec in job("--workers=2").others("a:7") for word in spec.arguments if "rank" in word]
 
@@ -69,8 +70,10 @@ def test_the_programs_accept_what_they_are_given() -> None:
 
 
 def test_the_defaults_that_the_help_says_are_those_of_the_job() -> None:
-    shown = " ".join(run.parser().format_help().split())
-    assert f"when its workers end (default: {run.TRAIN_STEPS})" in shown
+    parser = run.parser()
+    parser.shows_all = True
+    shown = " ".join(parser.format_help().split())
+    assert f"global step at which the job ends (default: {run.TRAIN_STEPS}, with --epochs none)" in shown
     assert "for latecomers (default: 0)" in shown
     local = job("--workers", "3")
     assert (local.job["train_steps"], local.job["linger_s"], local.job["min_workers"]) == (2000, 0.0, 3)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,7 @@ def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (("--train_steps=3",), "unrecognized argument --train_steps; did you mean --train-steps?"),
         (("--modle", "x"), "unrecognized argument --modle; did you mean --mode or --model?"),
         (("--bogus",), "unrecognized argument --bogus; --help lists the flags"),
+        (("--workers=2",), "unrecognized argument --workers; did you mean --min-workers or --max-workers?"),
         (("--zzz", "--ps", "two"), "unrecognized argument --zzz; --help lists the flags"),
         (("five",), "unrecognized arguments: five; --help lists the flags"),
     ],
@@ -138,16 +141,28 @@ def test_a_misspelt_choice_is_named_with_what_was_probably_meant(settings: dict[
     assert str(refused.value) == said
 
 
-def test_the_help_begins_with_what_everybody_needs_and_has_a_heading_for_the_rest() -> None:
-    sections = re.findall(r"^(\S.*):\n((?:  .*\n)+)", parser().format_help(), re.MULTILINE)
-    assert [title for title, _ in sections] == [flags.MOST_USED, *HEADINGS]
-    assert re.findall(r"^  (--\S+)", sections[0][1], re.MULTILINE) == ["--index", "--ps"]
+def test_the_help_begins_with_the_most_used_and_shows_all_by_subject_if_asked() -> None:
+    shown = {flag: help_of(parser(), flag) for flag in ("--help", "--help-all")}
+    found = {
+        flag: re.findall(r"^(\S.*):\n((?:  .*\n)+)", text, re.MULTILINE) for flag, text in shown.items()
+    }  # fmt: skip
+    assert [title for title, _ in found["--help"]] == [flags.MOST_USED]
+    assert [title for title, _ in found["--help-all"]] == [flags.MOST_USED, *HEADINGS]
+    for sections in found.values():
+        most_used = re.findall(r"^  (--\S+)", sections[0][1], re.MULTILINE)
+        assert most_used == ["--help-all", "--index", "--ps"], "in the order of `first`"
     for setting in settings_of(JobConfig):
-        assert flag_of(setting.name) in parser().format_help()
+        assert flag_of(setting.name) in shown["--help-all"]
+
+
+def help_of(parser: flags.Parser, flag: str) -> str:
+    with pytest.raises(SystemExit, match="0"), redirect_stdout(io.StringIO()) as shown:
+        parser.parse_args([flag])
+    return shown.getvalue()
 
 
 def test_the_help_shows_all_choices() -> None:
-    shown = " ".join(parser().format_help().split())
+    shown = " ".join(help_of(parser(), "--help-all").split())
     chosen = [setting for setting in settings_of(JobConfig) if setting.metadata["choices"]]
     assert len(chosen) == 10
     for setting in chosen:

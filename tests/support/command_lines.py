@@ -197,7 +197,7 @@ def known_flags() -> set[str]:
     for main in PROGRAMS.values():
         with _nothing_runs() as output, redirect_stdout(output):
             try:
-                main(["--help"])
+                main(["--help-all"])
             except SystemExit:
                 text += output.getvalue()
     return flags_in(text) | FLAGS_ELSEWHERE
