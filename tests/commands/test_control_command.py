@@ -71,7 +71,7 @@ def test_a_coordinator_that_is_not_there_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "REACH_S", 0.5)
-    assert control.main(["--coordinator=127.0.0.1:1", "pause"]) == 2
+    assert control.main(["--coordinator=127.0.0.1:1", "pause"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("psruntime control: coordinator 127.0.0.1:1 cannot be reached")
     assert said.endswith("is --coordinator the address of its ps 0?\n") and said.count("\n") == 1
