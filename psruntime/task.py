@@ -30,6 +30,7 @@ from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, ColocatedPs, code_o
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.observe.outputs import entry
 from psruntime.process import flags
+from psruntime.process.job_file import read_job_file
 from psruntime.process.process import end_because_of, end_unjoined, job_has_failed, usage_error
 
 PROG = "psruntime task"
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words, parser = list(sys.argv[1:] if argv is None else argv), _parser()
     try:
         arguments = parser.parse_args(words)
-        file = flags.read_job_file(arguments.job)
+        file = read_job_file(arguments.job)
         settings = {**file, **flags.given(arguments, JobConfig)}
         cluster = flags.config_of(ClusterConfig, arguments)
         ps = settings.get("ps", JobConfig.ps)

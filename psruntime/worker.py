@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime.config import JobConfig
-from psruntime.config.devices import AUTO_GPU, GpuLimit, device_names
+from psruntime.config.devices import AUTO_GPU
 from psruntime.config.job import as_started_so, as_trained_alone
 from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
-from psruntime.config.schedule import LOCAL, Schedule
+from psruntime.config.schedule import LOCAL
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, LeaveKind, WorkerStats
 from psruntime.core.members.past import Past
@@ -146,7 +146,7 @@ def _joined(
 
     from psruntime.graph.base import environment
 
-    if device_names(worker.devices) == (AUTO_GPU,):
+    if worker.device_names == (AUTO_GPU,):
         choose_gpu(where.index if worker.local_rank is None else worker.local_rank)
     process.log("environment", **environment.prepare())
     _log_gpus(process.log)
@@ -189,7 +189,7 @@ def _limited_gpus(worker: WorkerConfig) -> tuple[int, ...]:
 
     if not worker.gpu_memory or not gpu_count():
         return ()
-    limits = GpuLimit.of(worker.gpu_memory).limits(smallest_memory(gpus()))
+    limits = worker.gpu_limit.limits(smallest_memory(gpus()))
     limit_gpus(limits)
     return limits
 
@@ -232,13 +232,13 @@ class _Trainer:
         job = self._job
         self._gpu_limits = _limited_gpus(self._worker)
         self._model = slowed(load_model(self._worker.model), self._worker.slowdown)
-        self._towers = find_towers(self._worker.devices, max(1, len(self._gpu_limits)))
-        minibatches, shares = job.local_steps * self._towers.count, job.batch_policy == "throughput"
+        self._towers = find_towers(self._worker.device_names, max(1, len(self._gpu_limits)))
+        minibatches, shares = job.local_steps * self._towers.count, job.has_shares
         self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors(), shares)
         require_fit(job, self._inputs)
         self._specs = record_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, *job.plan_sizes)
-        schedule = Schedule.of(job.schedule)
+        schedule = job.mode_schedule
         self._has_local = schedule is not None and schedule.has_local
         self._graphs = LoopGraphs(self._build_graph, self._has_built, self._warm_up)
         graph = self._graphs.of(job.mode).train  # 2
@@ -462,7 +462,7 @@ class _Trainer:
         """What becomes of bad batches, for one source of errors."""
         from psruntime.graph.input.data_errors import DataErrors
 
-        return DataErrors(self._job.on_data_error == "skip", self._process.log, self._progress.skip)
+        return DataErrors(self._job.skips_bad_batches, self._process.log, self._progress.skip)
 
     def _evaluation_at_the_end(self) -> FinalEvaluation:
         from psruntime.graph.loop.final_evaluation import FinalEvaluation

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import groupby
 from pathlib import Path
 
 from psruntime.config import JobConfig
 from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.rules import ORDERS, RULES, Case
 from psruntime.config.settings import HEADINGS, default_text, flag_of, settings_of
 from psruntime.states import READ, SAID, TABLE, Event, Fate, State
 
@@ -61,7 +63,7 @@ def states() -> str:
 
 
 def settings() -> str:
-    """A table for each owner: flag, default and help of its settings, by heading."""
+    """A table for each owner: flag, default and help of its settings, by heading; and one of what the job's need."""
     lines = [""]
     for owner, configs in OWNERS.items():
         found = [setting for config in configs for setting in settings_of(config)]
@@ -72,7 +74,24 @@ def settings() -> str:
             shown = [f"`{flag_of(each.name)}`", default, f"(or {', '.join(others)})" if others else ""]
             lines += _row([" ".join(filter(None, shown)), each.metadata["help"]])
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_rules(), ""])
+
+
+def _rules() -> list[str]:
+    """A table of what settings of the job need of each other."""
+    lines = ["**What settings of the job need of each other:**", "", "| | needs | because |", "|---|---|---|"]
+    for (given, needs, why), rules in groupby(RULES, lambda rule: (rule.given, rule.needs, rule.why)):
+        others = ", ".join(f"{'' if needs else 'no '}{_case(rule.other)}" for rule in rules)
+        lines += _row([f"with {_case(given)}", others, why])
+    for order in ORDERS:
+        relation = "below" if order.below else "at most"
+        lines += _row([f"`{flag_of(order.less)} N`", f"{relation} `{flag_of(order.more)}`", order.why])
+    return lines
+
+
+def _case(case: Case) -> str:
+    values = " or ".join(map(str, case.values))
+    return f"`{flag_of(case.name)} {values}`" if values else f"`{flag_of(case.name)}`"
 
 
 PAGES = {DOCS / "states.md": states, DOCS / "operations.md": settings}

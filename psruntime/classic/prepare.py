@@ -63,7 +63,7 @@ class ScaffoldPreparation:
         self._entries: list[Entry] = []
         self._counting = counting
         self._checkpoints = CheckpointList(checkpoint_dir) if checkpoint_dir else None
-        self._start_over = job.start_over == "on"
+        self._start_over = job.may_start_over
         self._log = log
         with tf1.device(worker_device(index)):
             controls = [PsControl(ps, job.max_workers) for ps in range(job.ps)]

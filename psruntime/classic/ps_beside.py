@@ -13,7 +13,7 @@ from psruntime.cluster.cluster_task import ClusterTask
 from psruntime.config.process import ProcessConfig
 from psruntime.config.settings import as_flags
 from psruntime.launch.colocated_ps import PS_END_S, ColocatedPs
-from psruntime.process.flags import local_file, read_job_file
+from psruntime.process.job_file import local_file, read_job_file
 
 
 class PsBeside:

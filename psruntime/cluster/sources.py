@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from psruntime.cluster import slurm, tf_config
 from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask
 from psruntime.cluster.host_lists import read_host_lists
-from psruntime.config.settings import at_least, setting
+from psruntime.config.process import PORT
+from psruntime.config.settings import check_values, setting
 from psruntime.errors import UsageError
 
 
@@ -30,18 +31,15 @@ class ClusterConfig:
         "job", "", "with --ps-hosts: which of them this process is", metavar="{ps,worker}",
         default_is="the one whose host is this machine",
     )  # fmt: skip
-    index: int | None = setting("job", None, "with --role: its index in that list, from 0")
+    index: int | None = setting("job", None, "with --role: its index in that list, from 0", least=0)
     coordinator_port: int = setting(
-        "network", 0, "under Slurm: port of the coordinator", default_is="made of the job's id"
+        "network", 0, "under Slurm: port of the coordinator", default_is="made of the job's id", **PORT
     )
 
     def __post_init__(self) -> None:
         if self.role not in ("", PS, WORKER):
             raise UsageError(f"role must be ps or worker, got '{self.role}'")
-        if self.index is not None:
-            at_least("index", self.index, 0)
-        if not 0 <= self.coordinator_port <= 65535:
-            raise UsageError(f"coordinator_port must be from 0 to 65535, got {self.coordinator_port}")
+        check_values(self)
 
 
 def find_task(

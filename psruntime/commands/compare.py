@@ -26,6 +26,7 @@ from psruntime.model import find_model
 from psruntime.observe.records import read_records
 from psruntime.pages.drawing import require_bokeh
 from psruntime.process import flags
+from psruntime.process.job_file import local_file
 from psruntime.process.process import usage_error
 
 PROG = "psruntime compare"
@@ -96,9 +97,7 @@ def _parser() -> flags.Parser:
         "--slow", default="", metavar="WORKER:TIMESx", help="let a worker be so many times slower, by pauses in its "
         "steps; several with commas between them",
     )  # fmt: skip
-    most_used.add_argument(
-        "--out", default=OUT, type=flags.local_file, metavar="FILE", help=f"the page (default: {OUT})"
-    )
+    most_used.add_argument("--out", default=OUT, type=local_file, metavar="FILE", help=f"the page (default: {OUT})")
     return parser
 
 

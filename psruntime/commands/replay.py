@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from psruntime.config import JobConfig
-from psruntime.config.devices import ALL_GPUS, device_names
+from psruntime.config.devices import ALL_GPUS
 from psruntime.config.process import WorkerConfig
 from psruntime.core.members.messages import Machine
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.model import TRAIN, Context, input_seed, load_model
 from psruntime.observe.rounds_log import rounds_of, workers_of
 from psruntime.process import flags
+from psruntime.process.job_file import local_file
 from psruntime.process.machine import THREADS, this_machine
 from psruntime.process.process import offline
 
@@ -103,7 +104,7 @@ def _parser() -> flags.Parser:
         first=("checkpoint_dir", *OF_WORKERS, *OF_JOB),
         usage=f"{PROG} LOG [flags]",
     )
-    parser.add_argument("log", type=flags.local_file, metavar="LOG", help="the file of --rounds-log")
+    parser.add_argument("log", type=local_file, metavar="LOG", help="the file of --rounds-log")
     flags.add_checkpoint_dir_flag(parser)
     parser.add_settings(WorkerConfig, only=OF_WORKERS, helps=COUNTED)
     parser.add_settings(JobConfig, only=OF_JOB, helps=COUNTED)
@@ -137,9 +138,8 @@ def _sizes(text: str) -> dict[int, int]:
     return {int(worker): int(size) for worker, size in (pair.split(":") for pair in pairs)}
 
 
-def _devices(text: str) -> int:
+def _devices(names: tuple[str, ...]) -> int:
     """How many devices each worker had, as --devices says; gpu:auto is one."""
-    names = device_names(text)
     if names == (ALL_GPUS,):
         raise UsageError(f"--devices {ALL_GPUS}: name the devices that the workers had; only their number counts here")
     return max(1, len(names))
@@ -149,7 +149,7 @@ def _replay(
     log: str, job: JobConfig, worker: WorkerConfig, sizes: Mapping[int, int], joint: bool, tolerance: float | None
 ) -> Outcome:
     """TensorFlow is imported here only, after its environment is set."""
-    rounds, workers, devices = rounds_of(log), workers_of(log), _devices(worker.devices)
+    rounds, workers, devices = rounds_of(log), workers_of(log), _devices(worker.device_names)
     machines = {tag: record for tag, record in workers.items() if "processor" in record}
     from psruntime.graph.base import environment
 
@@ -168,7 +168,7 @@ def _replay(
         size, began_at = sizes.get(index, worker.batch_size), workers.get(incarnation, {}).get("began_at", 0)
         seed = input_seed(worker.seed, index, began_at)
         context = Context(TRAIN, index, job.min_workers, size, worker.data_dir, seed)
-        return InputStream(model, context, job.local_steps * devices, DataErrors(job.on_data_error == "skip"))
+        return InputStream(model, context, job.local_steps * devices, DataErrors(job.skips_bad_batches))
 
     here = this_machine(environment.tensorflow_version())
     may_differ = ["--joint is given"] if joint else [*_losses_of(used), *_others_of(own, machines, used, here)]

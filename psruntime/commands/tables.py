@@ -18,6 +18,7 @@ from rich.text import Text
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.observe.tables import table
 from psruntime.process import flags
+from psruntime.process.job_file import local_file
 from psruntime.process.process import offline
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _parser() -> flags.Parser:
         "--hottest", type=int, default=HOTTEST, metavar="N", help=f"how many ids to show of each (default: {HOTTEST})"
     )
     most_used.add_argument(
-        "--export", default="", type=flags.local_file, metavar="FILE",
+        "--export", default="", type=local_file, metavar="FILE",
         help=f"write ids and embeddings of one table; FILE ends with {NPZ}, or with {PARQUET}, which needs pyarrow",
     )  # fmt: skip
     most_used.add_argument("--json", action="store_true", help="one JSON object on stdout")

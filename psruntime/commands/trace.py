@@ -17,6 +17,7 @@ from psruntime.errors import EXIT_DONE
 from psruntime.observe.meter import PHASES
 from psruntime.observe.tables import table
 from psruntime.process import flags
+from psruntime.process.job_file import local_file
 from psruntime.process.process import offline
 from psruntime.tracing.chrome import Trace, read_trace
 from psruntime.tracing.report import PS_KINDS, Report, report_of
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         usage=f"{PROG} FILE [flags]",
     )
     parser.add_argument(
-        "file", type=flags.local_file, metavar="FILE", help="the file in trace/, in the folder of the checkpoints"
+        "file", type=local_file, metavar="FILE", help="the file in trace/, in the folder of the checkpoints"
     )
     parser.heading(flags.MOST_USED).add_argument(
         "--json", action="store_true", help="one JSON object on stdout, times in seconds"

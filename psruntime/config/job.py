@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from psruntime.config.job_settings import AT_MOST, JobSettings
-from psruntime.config.schedule import BOUNDED, LOCAL, Schedule, named
-from psruntime.config.settings import at_least, check_choices, flag_of
-from psruntime.config.values import BoundRange, Metric, StalenessLr, StepRange, earlier_names, pattern_of
+from psruntime.config.job_settings import JobSettings
+from psruntime.config.rules import check_rules
+from psruntime.config.schedule import ASYNC, BOUNDED, Schedule, named
+from psruntime.config.settings import check_values, flag_of
+from psruntime.config.values import BoundRange
 from psruntime.errors import UsageError
 
-FROM_ONE = ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "local_steps", "pipeline")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -29,52 +29,15 @@ class JobConfig(JobSettings):
     """
 
     def __post_init__(self) -> None:
-        check_choices(self)
         self._begin_range()
+        check_values(self)
         self._begin_schedule()
-        for name in FROM_ONE:
-            at_least(name, getattr(self, name), 1)
-        if self.wire_error_feedback == "on" and (self.wire == "float32" or self.pipeline > 1):
-            raise UsageError(
-                "wire_error_feedback is for wire bfloat16 or float16, and pipeline 1: a push needs what the last left"
-            )
+        _ = self.staleness_rule, self.traced_steps, self.best_metric, self.warm_start_pattern, self.earlier_names
         if self.top_k is not None and not 0 < self.top_k < 1:
             raise UsageError(f"top_k must be above 0 and below 1, a fraction of the entries, got {self.top_k}")
-        if self.top_k is not None and self.pipeline > 1:
-            raise UsageError("top_k is for pipeline 1: a push needs what the last left")
-        for name, most in AT_MOST.items():
-            if getattr(self, name) > most:
-                raise UsageError(f"{name} must be at most {most}, got {getattr(self, name)}")
-        at_least("save_secs", self.save_secs, 0.0)
-        at_least("delta_every", self.delta_every, 0)
-        if self.delta_every and not self.checkpoint_dir:
-            raise UsageError("delta_every needs checkpoint_dir, the folder of the checkpoints")
-        if self.delta_every >= self.save_steps:
-            raise UsageError(
-                f"delta_every ({self.delta_every}) must be below save_steps ({self.save_steps}), the steps between two "
-                "whole checkpoints"
-            )
-        at_least("summary_steps", self.summary_steps, 0)
-        at_least("replicate_every", self.replicate_every, 0)
-        at_least("min_ps_bytes", self.min_ps_bytes, 0)
-        if self.replicate_every and self.ps < 2:
-            raise UsageError("replicate_every needs ps 2 at least: the copy of a ps is on the next one")
-        if self.train_steps is not None:
-            at_least("train_steps", self.train_steps, 1)
-        if self.epochs is not None:
-            at_least("epochs", self.epochs, 1)
-        self._check_mode()
-        self._check_trace()
-        self._check_best()
-        self._check_warm_start()
-        if self.min_workers > self.max_workers:
-            raise UsageError(f"min_workers ({self.min_workers}) must not exceed max_workers ({self.max_workers})")
-        at_least("lease_s", self.lease_s, 0.5)
-        at_least("ps_timeout_s", self.ps_timeout_s, self.lease_s)
-        at_least("drain_timeout_s", self.drain_timeout_s, 1.0)
-        at_least("link_timeout_s", self.link_timeout_s, 1.0)
-        at_least("linger_s", self.linger_s, 0.0)
-        at_least("stop_grace_s", self.stop_grace_s, 0.0)
+        check_rules(self)
+        if self.trace_steps and "://" in self.checkpoint_dir:
+            raise UsageError(f"trace_steps needs a checkpoint_dir that is a folder, got {self.checkpoint_dir}")
         self._check_stages()
         object.__setattr__(self, "job_id", check_job_id("job_id", self.job_id or _made_of(self)))
 
@@ -89,33 +52,21 @@ class JobConfig(JobSettings):
 
     def _begin_schedule(self) -> None:
         """The mode is that of its first stage."""
-        schedule = Schedule.of(self.schedule)
+        schedule = self.mode_schedule
         object.__setattr__(self, "schedule", str(schedule or ""))  # so that it is the same text, however it was typed
         if schedule is None:
             return
         first = schedule.stages[0]
-        if (self.mode, self.bound) not in ((first.mode, first.bound), ("async", None)):
+        if (self.mode, self.bound) not in ((first.mode, first.bound), (ASYNC, None)):
             raise UsageError(f"schedule says the mode; leave out mode and bound, got {named(self.mode, self.bound)}")
         if self.bound_range:
             raise UsageError(f"schedule says the bounds; leave out bound {self.bound_range}")
-        if self.replicate_every:
-            raise UsageError("schedule is not for replicate_every: a replica is of one mode; leave out either")
-        if self.epochs is not None:
-            raise UsageError("schedule is not for epochs, which needs data shards; leave out either")
-        if schedule.has_local:
-            self._check_local()
         object.__setattr__(self, "mode", first.mode)
         object.__setattr__(self, "bound", first.bound)
 
-    def _check_local(self) -> None:
-        """What does not fit a local stage: what is computed, or sent, otherwise than by a step of one worker alone."""
-        for name, wanted in (("backup_workers", 0), ("batch_policy", "fixed"), ("wire", "float32"), ("top_k", None)):
-            if (value := getattr(self, name)) != wanted:
-                raise UsageError(f"schedule has stage '{LOCAL}', which is not for {name} {value}; leave out either")
-
     def _check_stages(self) -> None:
         """The job must be one that could be started in each of them."""
-        schedule = Schedule.of(self.schedule)
+        schedule = self.mode_schedule
         if schedule and schedule.ends and self.train_steps is not None and self.train_steps <= schedule.ends[-1]:
             raise UsageError(
                 f"schedule: stage '{schedule.stages[-1]}' begins at global step {schedule.ends[-1]}, and the job ends "
@@ -126,83 +77,6 @@ class JobConfig(JobSettings):
                 as_started_so(self, stage.mode, stage.bound)
             except UsageError as error:
                 raise UsageError(f"schedule has stage '{stage}': {error}") from error
-
-    def _check_mode(self) -> None:
-        self._check_backup_workers()
-        self._check_batch_policy()
-        for name, mode in (("bound", "bounded"), ("max_staleness", "async")):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            at_least(name, value, 0)
-            if self.mode != mode:
-                raise UsageError(f"{name} is for mode {mode}, the mode is {self.mode}")
-        if StalenessLr.of(self.staleness_lr) and self.mode == "sync":
-            raise UsageError("staleness_lr is for mode async and bounded: in mode sync no update is stale")
-        if self.mode == "bounded" and self.bound is None:
-            raise UsageError("mode bounded needs bound: how many steps may a worker start ahead of the slowest?")
-        if self.on_ps_loss == "partial" and self.mode == "sync":
-            raise UsageError("on_ps_loss partial is not for mode sync, where all variables are those of one round")
-        if self.pipeline > 1 and self.mode == "sync":
-            raise UsageError(
-                "pipeline is for mode async and bounded: a round of mode sync begins when the last is applied"
-            )
-        at_least("round_warn_s", self.round_warn_s, 0.0)
-
-    def _check_backup_workers(self) -> None:
-        at_least("backup_workers", self.backup_workers, 0)
-        if not self.backup_workers:
-            return
-        if self.mode != "sync":
-            raise UsageError(f"backup_workers is for mode sync, the mode is {self.mode}")
-        if self.backup_workers >= self.min_workers:
-            raise UsageError(
-                f"backup_workers ({self.backup_workers}) must be below min_workers ({self.min_workers}): a round needs "
-                "a gradient"
-            )
-        if self.replicate_every:
-            raise UsageError(
-                "backup_workers is not for replicate_every: a round may close while a replica is made; leave out either"
-            )
-        if self.wire_error_feedback == "on" or self.top_k is not None:
-            raise UsageError(
-                "backup_workers is not for wire_error_feedback or top_k: a gradient that comes too late would take "
-                "with it what the ones before left"
-            )
-
-    def _check_batch_policy(self) -> None:
-        if self.batch_policy == "fixed":
-            return
-        if self.mode != "sync":
-            raise UsageError(f"batch_policy {self.batch_policy} is for mode sync, the mode is {self.mode}")
-        if self.backup_workers:
-            raise UsageError(
-                f"batch_policy {self.batch_policy} is not for backup_workers: who is in a round is not known when it "
-                "begins; leave out either"
-            )
-        if self.local_steps > 1:
-            raise UsageError(
-                f"batch_policy {self.batch_policy} is for local_steps 1: a share is one batch, got {self.local_steps}"
-            )
-
-    def _check_trace(self) -> None:
-        StepRange.of("trace_steps", self.trace_steps)
-        if self.trace_steps and not self.checkpoint_dir:
-            raise UsageError("trace_steps needs checkpoint_dir, the folder of the checkpoints")
-        if self.trace_steps and "://" in self.checkpoint_dir:
-            raise UsageError(f"trace_steps needs a checkpoint_dir that is a folder, got {self.checkpoint_dir}")
-
-    def _check_best(self) -> None:
-        Metric.of("keep_best", self.keep_best)
-        if self.keep_best and not self.checkpoint_dir:
-            raise UsageError("keep_best needs checkpoint_dir, the folder of the checkpoints")
-
-    def _check_warm_start(self) -> None:
-        pattern_of(self.warm_start_vars)
-        earlier_names(self.warm_start_names)
-        for name in ("warm_start_vars", "warm_start_names"):
-            if getattr(self, name) and not self.warm_start:
-                raise UsageError(f"{name} is for warm_start, the checkpoint to begin from; give that too")
 
 
 def as_started_so(job: JobConfig, mode: str, bound: int | None) -> JobConfig:
@@ -222,7 +96,7 @@ def as_trained_alone(job: JobConfig) -> JobConfig:
         UsageError: they do not fit each other.
     """
     return replace(
-        job, mode="async", bound=None, max_bound=None, schedule="", rounds_log="", checkpoint_dir="", delta_every=0,
+        job, mode=ASYNC, bound=None, max_bound=None, schedule="", rounds_log="", checkpoint_dir="", delta_every=0,
         keep_best="", trace_steps="", warm_start="", warm_start_vars="", warm_start_names="",
     )  # fmt: skip
 

@@ -9,15 +9,17 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from psruntime.config.devices import GpuLimit, device_names
-from psruntime.config.settings import at_least, check_choices, flag_of, setting
+from psruntime.config.settings import check_values, flag_of, setting
 from psruntime.errors import UsageError
 
 DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"
 TEXT_LOG, JSON_LOG = LOG_FORMATS = ("text", "json")
+PORT: dict[str, Any] = {"least": 0, "most": 65535}  # the range of a port
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
@@ -29,7 +31,7 @@ class ProcessConfig:
     of the route to the coordinator.  Port 0 lets the system choose.
     """
 
-    index: int = setting("job", MISSING, "index of this process in its role, from 0")
+    index: int = setting("job", MISSING, "index of this process in its role, from 0", least=0)
     coordinator: str = setting(
         "network", DEFAULT_COORDINATOR, "address of the coordinator, which ps 0 hosts", metavar="HOST:PORT"
     )
@@ -37,30 +39,24 @@ class ProcessConfig:
         "network", "", "address at which the others reach this process", metavar="ADDRESS",
         default_is="the local address of the route to the coordinator",
     )  # fmt: skip
-    port: int = setting("network", 0, "port of TensorFlow's server", default_is="any free one")
+    port: int = setting("network", 0, "port of TensorFlow's server", default_is="any free one", **PORT)
     health_port: int = setting(
-        "network", 0, "port of grpc.health.v1; of ps 0 the coordinator's", default_is="any free one"
+        "network", 0, "port of grpc.health.v1; of ps 0 the coordinator's", default_is="any free one", **PORT
     )
     metrics_port: int | None = setting(
         "network", None, "port at which Prometheus reads the metrics of this process, as http://HOST:PORT/metrics; "
-        "0 is any free one", default_is="none",
+        "0 is any free one", default_is="none", **PORT,
     )  # fmt: skip
     connect_timeout_s: float = setting(
-        "network", 60.0, "time to reach the coordinator at the start, before the process ends"
+        "network", 60.0, "time to reach the coordinator at the start, before the process ends", least=0.0
     )
     log_format: str = setting(
         "job", TEXT_LOG, "form of the log on stderr: lines of text, or one JSON object a line", choices=LOG_FORMATS
     )
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        at_least("index", self.index, 0)
+        check_values(self)
         split_address(self.coordinator)
-        for name in ("port", "health_port", "metrics_port"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 65535:
-                raise UsageError(f"{name} must be from 0 to 65535, got {value}")
-        at_least("connect_timeout_s", self.connect_timeout_s, 0.0)
 
 
 @dataclass(frozen=True)
@@ -69,14 +65,18 @@ class WorkerConfig:
 
     model: str = setting("data and model", DEFAULT_MODEL, "module with input_fn and model_fn", metavar="MODULE")
     data_dir: str = setting("data and model", "", "folder of the data, context.data_dir of input_fn", metavar="FOLDER")
-    batch_size: int = setting("data and model", 64, "examples in a batch")
+    batch_size: int = setting("data and model", 64, "examples in a batch", least=1)
     seed: int = setting(
         "data and model",
         0,
         "context.seed is made of this, the worker's index and the global step at which its process started",
     )
     eval_batches: int | None = setting(
-        "data and model", None, "batches of the held-out data that an evaluation takes, at most", default_is="all"
+        "data and model",
+        None,
+        "batches of the held-out data that an evaluation takes, at most",
+        default_is="all",
+        least=1,
     )
     devices: str = setting(
         "data and model", "", "devices of a worker, each of which takes a mini-batch in every step, as gpu:0,gpu:1, "
@@ -85,7 +85,7 @@ class WorkerConfig:
     )  # fmt: skip
     local_rank: int | None = setting(
         "data and model", None, "number of this worker among those of its machine, by which gpu:auto chooses the GPU",
-        default_is="its index",
+        default_is="its index", least=0,
     )  # fmt: skip
     gpu_memory: str = setting(
         "data and model", "", "memory of each GPU that a worker may take: an amount as 20GiB, or a fraction as 0.4; "
@@ -98,18 +98,22 @@ class WorkerConfig:
     )  # fmt: skip
     slowdown: float = setting(
         "job", 1.0, "multiple of its duration that each step takes, by pauses, to try out a slow machine",
-        metavar="TIMES",
+        metavar="TIMES", least=1.0,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        at_least("batch_size", self.batch_size, 1)
-        at_least("slowdown", self.slowdown, 1.0)
-        if self.eval_batches is not None:
-            at_least("eval_batches", self.eval_batches, 1)
-        device_names(self.devices)
-        GpuLimit.of(self.gpu_memory)
-        if self.local_rank is not None:
-            at_least("local_rank", self.local_rank, 0)
+        check_values(self)
+        _ = self.device_names, self.gpu_limit
+
+    @cached_property
+    def device_names(self) -> tuple[str, ...]:
+        """The names in `devices`."""
+        return device_names(self.devices)
+
+    @cached_property
+    def gpu_limit(self) -> GpuLimit:
+        """What `gpu_memory` says."""
+        return GpuLimit.of(self.gpu_memory)
 
 
 def _file(name: str, help: str, or_else: str = "") -> Any:  # noqa: A002

@@ -21,8 +21,7 @@ from itertools import accumulate, pairwise
 from psruntime.config.settings import suggestion
 from psruntime.errors import UsageError
 
-BOUNDED, SYNC = "bounded", "sync"
-MODES = ("async", BOUNDED, SYNC)
+ASYNC, BOUNDED, SYNC = MODES = ("async", "bounded", "sync")
 EXAMPLE = "async:200, bounded 4:500, sync"
 LOCAL = "local"
 STAGES = (*MODES, LOCAL)

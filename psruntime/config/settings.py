@@ -23,15 +23,17 @@ def setting(
     metavar: str | None = None,
     default_is: str = "",
     reads: Callable[[str], Any] | None = None,
+    least: float | None = None,
+    most: float | None = None,
 ) -> Any:
     """A field of a config that has a flag.
 
     default: MISSING makes the flag required.  default_is: what the help says instead of the default.  reads: makes the
-    value of a text, where a text can say more than the type of the field; raises UsageError.
+    value of a text, where a text can say more than the type of the field; raises UsageError.  least, most: its range.
     """
     metadata = {
         "heading": heading, "help": help, "choices": choices, "metavar": metavar, "default_is": default_is,
-        "reads": reads,
+        "reads": reads, "range": (least, most),
     }  # fmt: skip
     return field(default=default, metadata=metadata)
 
@@ -70,16 +72,16 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(meant[:2])}?" if meant else ""
 
 
-def at_least(name: str, value: float, least: float) -> None:
-    """Raises UsageError if the value is less."""
-    if not value >= least:
-        raise UsageError(f"{name} must be at least {least}, got {value}")
-
-
-def check_choices(config: Any) -> None:
-    """Raises UsageError if a setting of a config that has choices is none of them."""
+def check_values(config: Any) -> None:
+    """Raises UsageError if a setting of a config is none of its choices, or out of its range; None is in each."""
     for setting in settings_of(type(config)):
         value, choices = getattr(config, setting.name), setting.metadata["choices"]
         if choices and value not in choices:
             hint = suggestion(value, choices)
             raise UsageError(f"{setting.name} must be one of {', '.join(choices)}, got '{value}'{hint}")
+        least, most = setting.metadata["range"]
+        if value is None or least is None:
+            continue
+        if not (value >= least and (most is None or value <= most)):
+            wanted = f"at least {least}" if most is None else f"from {least} to {most}"
+            raise UsageError(f"{setting.name} must be {wanted}, got {value}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psruntime.config.settings import at_least, setting
+from psruntime.config.settings import check_values, setting
 from psruntime.config.values import Metric
 
 
@@ -22,13 +22,12 @@ class EvaluatorConfig:
     )  # fmt: skip
     patience: int | None = setting(
         "checkpoints", None, "let an evaluator end the job, as psruntime control drain does, when the metric got no "
-        "better in so many checkpoints in a row", default_is="it is not ended",
+        "better in so many checkpoints in a row", default_is="it is not ended", least=1,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         Metric.of("metric", self.metric)
-        if self.patience is not None:
-            at_least("patience", self.patience, 1)
+        check_values(self)
 
     @property
     def compares(self) -> bool:

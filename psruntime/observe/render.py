@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from psruntime.config import JobConfig
-from psruntime.config.schedule import BOUNDED, Schedule
+from psruntime.config.schedule import BOUNDED
 from psruntime.core.accounting.traffic import why_heavy
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Departure, GpuMemory, JobStatus, MemberStatus, RowCounts
@@ -121,7 +121,7 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
 def steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
     """What an operator has changed, and what is about to change."""
     steering, settings = status.steering, status.steering.settings
-    if schedule := Schedule.of(job.schedule):
+    if schedule := job.mode_schedule:
         left = "left by control; psruntime control mode schedule follows it again"
         place = schedule.whole(status.global_step) if status.phase.prepared else str(schedule)
         yield f"schedule: {place if settings.automatic else left}"
@@ -186,7 +186,7 @@ def _worker_table(members: list[MemberStatus], mode: str, job: JobConfig) -> Tab
     """Leads, staleness, shares and memory of GPUs only where there are any: in a round all are at the same step."""
     pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[mode]
     staleness = [] if mode == "sync" else ["staleness p50", "p99"]
-    share = ["share"] if job.batch_policy == "throughput" else []
+    share = ["share"] if job.has_shares else []
     skipped = ["skipped"] if any(m.worker_stats and m.worker_stats.skipped for m in members) else []
     gpu = ["GPU"] if any(m.worker_stats and m.worker_stats.gpus for m in members) else []
     rows = table("worker", *pace, *staleness, *share, "examples/s", "loss", *skipped, *gpu, "silent", "waiting for")

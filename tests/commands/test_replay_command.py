@@ -10,6 +10,7 @@ import pytest
 
 from psruntime.commands import replay
 from psruntime.commands.replay import Outcome
+from psruntime.config.devices import device_names
 from psruntime.core.members.messages import Machine
 from psruntime.errors import UsageError
 
@@ -40,10 +41,10 @@ def test_a_mistake_is_one_line(
 
 
 def test_of_the_devices_of_the_workers_the_number_counts() -> None:
-    assert [replay._devices(text) for text in ("", "gpu:1", "gpu:auto", "cpu:0,cpu:1")] == [1, 1, 1, 2]
+    assert [replay._devices(device_names(text)) for text in ("", "gpu:1", "gpu:auto", "cpu:0,cpu:1")] == [1, 1, 1, 2]
     for text in ("gpu:all", "GPU:all"):
         with pytest.raises(UsageError, match=r"^--devices gpu:all: name the devices that the workers had"):
-            replay._devices(text)
+            replay._devices(device_names(text))
 
 
 def test_a_local_stage_is_refused() -> None:

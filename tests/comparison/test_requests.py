@@ -89,7 +89,7 @@ def test_what_is_no_slow_worker(text: str, said: str) -> None:
     ("argv", "said"),
     [
         (["--modes=async;bounds 4"], "psruntime compare: --modes: 'bounds' is no mode; did you mean bounded?"),
-        (["--modes=sync --staleness-lr inverse"], "psruntime compare: staleness_lr is for mode async and bounded: "),
+        (["--modes=sync --staleness-lr inverse"], "psruntime compare: staleness_lr is for mode async and bounded, "),
         (["--modes=async --bound 3"], "--modes 'async --bound 3': --bound stands there already, without dashes"),
         (["--slow=9:2x"], "psruntime compare: --slow names worker 9; there are 4, from 0 to 3"),
         (["--workers=0"], "psruntime compare: workers must be at least 1, got 0"),

@@ -29,7 +29,7 @@ JOB_REFUSALS = [
     ("summary_workers", "none", "summary_workers must be one of chief, all, got 'none'"),
     ("trace_steps", "100", "trace_steps must be FIRST:LAST, two global steps as in 100:110, got '100'"),
     ("trace_steps", "9:9", "trace_steps must name 1 to 100 global steps, the first from 1, got '9:9'"),
-    ("trace_steps", "1:9", "trace_steps needs checkpoint_dir, the folder of the checkpoints"),
+    ("trace_steps", "1:9", "trace_steps needs checkpoint_dir: the trace is written there"),
     ("epochs", 0, "epochs must be at least 1, got 0"),
     ("backup_workers", -1, "backup_workers must be at least 0, got -1"),
     ("backup_workers", 1, "backup_workers is for mode sync, the mode is async"),
@@ -52,39 +52,39 @@ JOB_REFUSALS = [
     ("keep", 0, "keep must be at least 1, got 0"),
     ("summary_steps", -1, "summary_steps must be at least 0, got -1"),
     ("delta_every", -1, "delta_every must be at least 0, got -1"),
-    ("delta_every", 10, "delta_every needs checkpoint_dir, the folder of the checkpoints"),
+    ("delta_every", 10, "delta_every needs checkpoint_dir: deltas are written there"),
     ("keep_best", "least:loss", "keep_best must be NAME, min:NAME or max:NAME, got 'least:loss'"),
-    ("keep_best", "loss", "keep_best needs checkpoint_dir, the folder of the checkpoints"),
-    ("warm_start_vars", "a", "warm_start_vars is for warm_start, the checkpoint to begin from; give that too"),
+    ("keep_best", "loss", "keep_best needs checkpoint_dir: the best checkpoint is kept there"),
+    ("warm_start_vars", "a", "warm_start_vars needs warm_start: the names are of its variables"),
     ("warm_start_vars", "*", "warm_start_vars must be a regular expression, got '*': nothing to repeat at position 0"),
-    ("warm_start_names", "a=b", "warm_start_names is for warm_start, the checkpoint to begin from; give that too"),
+    ("warm_start_names", "a=b", "warm_start_names needs warm_start: the names are of its variables"),
     ("warm_start_names", "a=b,c", "warm_start_names must be NEW=OLD,..., names of variables, got 'c'"),
     ("warm_start_names", "a=b,a=c", "warm_start_names says a twice"),
     ("replicate_every", -1, "replicate_every must be at least 0, got -1"),
-    ("replicate_every", 20, "replicate_every needs ps 2 at least: the copy of a ps is on the next one"),
+    ("replicate_every", 20, "replicate_every is not for ps 1: the copy of a ps is on the next one"),
     ("plan", "packs", "plan must be one of packed, per-variable, got 'packs'; did you mean packed?"),
     ("wire", "int8", "wire must be one of float32, bfloat16, float16, got 'int8'"),
     ("wire_error_feedback", "yes", "wire_error_feedback must be one of off, on, got 'yes'"),
     (
         "wire_error_feedback",
         "on",
-        "wire_error_feedback is for wire bfloat16 or float16, and pipeline 1: a push needs what the last left",
+        "wire_error_feedback is for wire bfloat16 and float16, got float32: float32 is not rounded",
     ),
     ("top_k", 0.0, "top_k must be above 0 and below 1, a fraction of the entries, got 0.0"),
     ("top_k", 1.0, "top_k must be above 0 and below 1, a fraction of the entries, got 1.0"),
     ("top_k", float("nan"), "top_k must be above 0 and below 1, a fraction of the entries, got nan"),
-    ("local_steps", 0, "local_steps must be at least 1, got 0"),
-    ("local_steps", 257, "local_steps must be at most 256, got 257"),
+    ("local_steps", 0, "local_steps must be from 1 to 256, got 0"),
+    ("local_steps", 257, "local_steps must be from 1 to 256, got 257"),
     ("save_secs", -1.0, "save_secs must be at least 0.0, got -1.0"),
     ("start_over", "yes", "start_over must be one of off, on, got 'yes'"),
-    ("pipeline", 0, "pipeline must be at least 1, got 0"),
-    ("pipeline", 33, "pipeline must be at most 32, got 33"),
+    ("pipeline", 0, "pipeline must be from 1 to 32, got 0"),
+    ("pipeline", 33, "pipeline must be from 1 to 32, got 33"),
     ("slice_bytes", 0, "slice_bytes must be at least 1, got 0"),
     ("min_ps_bytes", -1, "min_ps_bytes must be at least 0, got -1"),
     ("max_staleness", -1, "max_staleness must be at least 0, got -1"),
     ("lease_s", 0.25, "lease_s must be at least 0.5, got 0.25"),
     ("lease_s", math.nan, "lease_s must be at least 0.5, got nan"),
-    ("ps_timeout_s", 9.0, "ps_timeout_s must be at least 10.0, got 9.0"),
+    ("ps_timeout_s", 9.0, "lease_s (10.0) must not exceed ps_timeout_s (9.0)"),
     ("drain_timeout_s", 0.5, "drain_timeout_s must be at least 1.0, got 0.5"),
     ("link_timeout_s", 0.5, "link_timeout_s must be at least 1.0, got 0.5"),
     ("linger_s", -0.5, "linger_s must be at least 0.0, got -0.5"),
@@ -101,8 +101,11 @@ def test_a_job_setting_out_of_range_is_refused(name: str, value: Any, message: s
 
 
 def test_a_step_that_needs_what_the_last_left_is_alone() -> None:
-    with pytest.raises(UsageError, match="top_k is for pipeline 1: a push needs what the last left"):
+    with pytest.raises(UsageError, match="top_k is for pipeline 1, got 2: a push needs what the last left"):
         JobConfig(top_k=0.01, pipeline=2)
+    lossy: dict[str, Any] = {"wire": "bfloat16", "wire_error_feedback": "on"}
+    with pytest.raises(UsageError, match="wire_error_feedback is for pipeline 1, got 2: a push needs what the last"):
+        JobConfig(**lossy, pipeline=2)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", ".a", "a/b", "größe", "a" * 65, "a\n", "a:b"])
@@ -166,7 +169,7 @@ def test_the_best_checkpoint_is_that_of_the_least_loss_or_the_greatest_metric(
 
 
 def test_deltas_are_more_frequent_than_whole_checkpoints() -> None:
-    message = r"delta_every \(100\) must be below save_steps \(100\), the steps between two whole checkpoints"
+    message = r"delta_every \(100\) must be below save_steps \(100\): the steps between two whole checkpoints"
     with pytest.raises(UsageError, match=message):
         JobConfig(checkpoint_dir="/saved", delta_every=100, save_steps=100)
     JobConfig(checkpoint_dir="/saved", delta_every=99, save_steps=100)
@@ -178,20 +181,24 @@ def test_a_round_with_backup_workers_needs_a_gradient_and_all_of_it() -> None:
     with pytest.raises(UsageError, match=r"^backup_workers \(3\) must be below min_workers \(3\): a round needs"):
         JobConfig(**settings, backup_workers=3)
     with pytest.raises(
-        UsageError, match=r"^backup_workers is not for replicate_every: a round may close while a replica"
+        UsageError, match=r"^backup_workers is not for replicate_every 5: a round .* is made; leave out either$"
     ):
         JobConfig(**settings, backup_workers=1, replicate_every=5, ps=2)
-    for lossy in ({"top_k": 0.1}, {"wire": "bfloat16", "wire_error_feedback": "on"}):
-        with pytest.raises(UsageError, match=r"^backup_workers is not for wire_error_feedback or top_k: "):
-            JobConfig(**settings, backup_workers=1, **lossy)
+    lossy: dict[str, dict[str, Any]] = {
+        "top_k 0.1": {"top_k": 0.1},
+        "wire_error_feedback on": {"wire": "bfloat16", "wire_error_feedback": "on"},
+    }
+    for named, given in lossy.items():
+        with pytest.raises(UsageError, match=rf"^backup_workers is not for {named}: a gradient that comes too late"):
+            JobConfig(**settings, backup_workers=1, **given)
 
 
 def test_shares_are_those_of_members_that_are_known_and_of_one_batch() -> None:
     settings: dict[str, Any] = {"mode": "sync", "min_workers": 3, "batch_policy": "throughput"}
     JobConfig(**settings, top_k=0.1)
-    with pytest.raises(UsageError, match=r"^batch_policy throughput is not for backup_workers: who is in a round is"):
+    with pytest.raises(UsageError, match=r"^batch_policy throughput is not for backup_workers 1: who is in a round"):
         JobConfig(**settings, backup_workers=1)
-    with pytest.raises(UsageError, match=r"^batch_policy throughput is for local_steps 1: a share is one batch, got 4"):
+    with pytest.raises(UsageError, match=r"^batch_policy throughput is for local_steps 1, got 4: a share is one batch"):
         JobConfig(**settings, local_steps=4)
 
 
@@ -284,8 +291,8 @@ def test_what_agrees_with_the_job_or_is_not_given_is_no_contradiction() -> None:
 def test_mode_sync_has_no_pipeline() -> None:
     with pytest.raises(UsageError) as refused:
         JobConfig(mode="sync", pipeline=2)
-    message = "pipeline is for mode async and bounded: a round of mode sync begins when the last is applied"
-    assert str(refused.value) == message
+    needed = "pipeline is for mode async and bounded, the mode is sync: "
+    assert str(refused.value) == needed + "a round of mode sync begins when the last is applied"
 
 
 def test_a_trace_is_written_to_a_folder() -> None:

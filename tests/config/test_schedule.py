@@ -105,7 +105,9 @@ def test_a_local_stage_is_one_of_mode_sync() -> None:
 def test_what_does_not_fit_a_local_stage(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError) as refused:
         JobConfig(schedule="local:20, sync", **settings)
-    assert str(refused.value) == f"schedule has stage 'local', which is not for {named}; leave out either"
+    assert str(refused.value) == (
+        f"schedule with stage local is not for {named}: a worker takes its steps by itself there; leave out either"
+    )
 
 
 def test_a_worker_by_itself_has_nothing_around_its_steps() -> None:
@@ -138,9 +140,9 @@ def test_a_job_begins_in_its_first_stage() -> None:
         ({"mode": "bounded", "bound": 2}, "schedule says the mode; leave out mode and bound, got bounded 2"),
         ({"pipeline": 2}, "schedule has stage 'sync': pipeline is for mode async and bounded"),
         ({"max_staleness": 9}, "schedule has stage 'bounded 4': max_staleness is for mode async, the mode is bounded"),
-        ({"replicate_every": 9, "ps": 2}, "schedule is not for replicate_every: a replica is of one mode"),
+        ({"replicate_every": 9, "ps": 2}, "schedule is not for replicate_every 9: a replica is of one mode"),
         ({"ps": 0}, "ps must be"),
-        ({"epochs": 2}, "schedule is not for epochs, which needs data shards; leave out either"),
+        ({"epochs": 2}, "schedule is not for epochs 2: epochs need data shards; leave out either"),
         ({"train_steps": 2500}, "stage 'sync' begins at global step 2500, and the job ends at 2500"),
     ],
 )

@@ -56,5 +56,8 @@ def test_the_modes_in_which_updates_are_stale_take_it(mode: dict[str, object]) -
 
 
 def test_mode_sync_refuses_it() -> None:
-    with pytest.raises(UsageError, match="staleness_lr is for mode async and bounded: in mode sync no update is stale"):
+    with pytest.raises(
+        UsageError,
+        match="staleness_lr is for mode async and bounded, the mode is sync: in mode sync no update is stale",
+    ):
         JobConfig(mode="sync", staleness_lr="inverse")

@@ -17,6 +17,7 @@ from psruntime.config.process import ProcessConfig, WorkerConfig
 from psruntime.config.settings import HEADINGS, flag_of, settings_of
 from psruntime.errors import UsageError
 from psruntime.process import flags
+from psruntime.process.job_file import read_job_file
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -78,13 +79,13 @@ def test_a_bad_job_file_is_named_with_what_is_wrong(complaint: str, tmp_path: Pa
     file = tmp_path / "job.toml"
     file.write_text(BAD_FILES[complaint])
     with pytest.raises(UsageError, match=complaint) as caught:
-        flags.read_job_file(str(file))
+        read_job_file(str(file))
     assert str(file) in str(caught.value)
 
 
 def test_a_job_file_that_is_not_there() -> None:
     with pytest.raises(UsageError, match=r"job file no\.toml cannot be read: No such file or directory"):
-        flags.read_job_file("no.toml")
+        read_job_file("no.toml")
 
 
 def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

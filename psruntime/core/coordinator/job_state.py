@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from psruntime.config import JobConfig
-from psruntime.config.schedule import Schedule
 from psruntime.core.accounting.accounts import Accounts
 from psruntime.core.accounting.refused_pushes import RefusedPushes
 from psruntime.core.accounting.traffic import TrafficRates
@@ -82,13 +81,13 @@ class JobState:
         self.steps_lost = 0
         self.pace = Pace(job, clock)
         self.shards = Shards(job.epochs, note)
-        shares = Shares() if job.batch_policy == "throughput" else None
+        shares = Shares() if job.has_shares else None
         self.sync = SyncRounds(  # mode sync
             job.round_warn_s, note, clock, job.train_steps, job.backup_workers, shares, self._count
         )
         self.drain_timer = DrainTimer(job.drain_timeout_s, clock)
         self.stop = StopRequests(job.stop_grace_s, clock)
-        self.schedule = Schedule.of(job.schedule)
+        self.schedule = job.mode_schedule
         ranged = job.bound_range
         self.adaptive_bound = AdaptiveBound(ranged, job.heartbeat_s, note, clock) if ranged else None
         is_automatic = self.schedule is not None or self.adaptive_bound is not None

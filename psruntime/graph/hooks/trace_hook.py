@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config.values import StepRange
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import first_line
@@ -46,7 +45,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def __init__(self, run: WorkerRun, global_step: Callable[[], int]) -> None:
         self._run, self._global_step = run, global_step
-        self._first, self._last = StepRange.of("trace_steps", run.job.trace_steps)
+        self._first, self._last = run.job.traced_steps
         self._mode = run.job.mode
         self._is_ready = False
         self._is_over = self._last == 0

@@ -37,14 +37,14 @@ MOST_MINIBATCHES = AT_MOST["local_steps"]  # of a step with data shards, each of
 
 def require_fit(job: JobConfig, inputs: InputStream) -> None:
     """Raises UsageError if the job's settings do not fit what a step takes, or the data shards of the input, if any."""
-    if job.batch_policy == "throughput" and inputs.minibatches > 1:
+    if job.has_shares and inputs.minibatches > 1:
         raise UsageError("--devices: batch_policy throughput is for one device a worker: a share is one batch")
     if inputs.shards is not None and inputs.minibatches > MOST_MINIBATCHES:
         raise UsageError(
             f"{inputs.name} calls context.shards, with which a step takes at most {MOST_MINIBATCHES} mini-batches, and "
             f"--local-steps and --devices make {inputs.minibatches}"
         )
-    if job.batch_policy == "throughput" and inputs.shards is not None:
+    if job.has_shares and inputs.shards is not None:
         raise UsageError(
             f"{inputs.name} calls context.shards, which is not for batch_policy throughput: fast workers read more "
             "shards anyway; leave out either"

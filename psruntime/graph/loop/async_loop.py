@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config.values import StalenessLr
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, REPEATED
 from psruntime.core.accounting.update_outcome import SentUpdate, outcome_of, word_of
 from psruntime.core.members.view import View
@@ -78,7 +77,7 @@ class AsyncLoop:
         self._control_plane = run.control_plane
         self._index = run.index
         self._pipeline = run.job.pipeline
-        self._stop_on_nan = run.job.on_nan == "stop"
+        self._stop_on_nan = run.job.stops_on_nan
         self._data_errors = run.data_errors
         self._creator = creator
         self._runner = runner
@@ -87,7 +86,7 @@ class AsyncLoop:
         self._on_step = on_step
         self._has_stopped = has_stopped
         self._on_update = on_update
-        rule = StalenessLr.of(run.job.staleness_lr)
+        rule = run.job.staleness_rule
         self._weight = rule.weight if rule else (lambda _: 1.0)
         self._waited_s = 0.0  # at the gate, since an update was told last
         self._begun = 0

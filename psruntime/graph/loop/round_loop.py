@@ -90,7 +90,7 @@ class RoundLoop:
         self._inputs = run.inputs
         self._control_plane = run.control_plane
         self._index = run.index
-        self._stop_on_nan = run.job.on_nan == "stop"
+        self._stop_on_nan = run.job.stops_on_nan
         self._only_keeps = run.job.backup_workers > 0  # what a step does with its gradient
         self._data_errors = run.data_errors
         self._creator = creator
@@ -99,7 +99,7 @@ class RoundLoop:
         self._local = local
         self._on_step = on_step
         self._has_stopped = has_stopped
-        self._batches = RoundBatches(run.inputs, run.job.batch_policy == "throughput")
+        self._batches = RoundBatches(run.inputs, run.job.has_shares)
         self._kept: _Kept | None = None
         self._on_update = on_update
         self._buckets = len(run.graph.rounds.stores) - 1  # without the global step's

@@ -27,7 +27,7 @@ class RoundRuns:
         assert run.graph.rounds is not None
         self._rounds = run.graph.rounds
         self._clip_norm = run.graph.model.spec.clip_norm
-        self._stop_on_nan = run.job.on_nan == "stop"
+        self._stop_on_nan = run.job.stops_on_nan
         self._control_plane = run.control_plane
         self._index = run.index
         self._runner = runner

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config.devices import ALL_GPUS, AUTO_GPU, device_names, number_of
+from psruntime.config.devices import ALL_GPUS, AUTO_GPU, number_of
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.gpus import gpu_count, why_no_gpu
@@ -53,15 +53,15 @@ class Towers:
 ONE_TOWER = Towers()
 
 
-def find_towers(text: str, per_gpu: int = 1) -> Towers:
-    """The towers on the devices that `text` names, see psruntime/config/devices.py.
+def find_towers(names: tuple[str, ...], per_gpu: int = 1) -> Towers:
+    """The towers on the devices of these names, see psruntime/config/devices.py.
 
     per_gpu: virtual GPUs that each is made into.  Of gpu:auto the GPU was chosen, and is the only one by now.
 
     Raises:
         UsageError: this machine has no such GPU, as far as TensorFlow sees.
     """
-    names = device_names(text)
+    text = ",".join(names)
     if not any(name.startswith("gpu") for name in names):
         return Towers(names)
     gpus = gpu_count() * per_gpu

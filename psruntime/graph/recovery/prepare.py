@@ -93,7 +93,7 @@ class Preparation:
         self._checkpoints = checkpoints
         self._replicas = replicas
         self._partial = job.on_ps_loss == "partial" and graph.rounds is None
-        self._start_over = job.start_over == "on"
+        self._start_over = job.may_start_over
         self._log = log
         self._fence = graph.fence
         self._empty = graph.empty_ps

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
-from psruntime.config.values import earlier_names, pattern_of
 from psruntime.core.recovery.checkpoint_names import Kind, described
 from psruntime.errors import CheckpointError, PassingError, UsageError, some
 from psruntime.faults import Place, fate_of
@@ -113,7 +112,7 @@ def _find(graph: TrainGraph, job: JobConfig, place: Place) -> _Found:
     with _reading(job.warm_start, place):
         path = _path_of(job.warm_start)
         there = contents_of(path)
-    matches, earlier = pattern_of(job.warm_start_vars).match, earlier_names(job.warm_start_names)
+    matches, earlier = job.warm_start_pattern.match, job.earlier_names
     parts = [part for part in parts_of(graph) if part.entry.kind is Kind.VARIABLE]
     dynamic = {spec.name for spec in graph.plan.specs if spec.dynamic}
     entries = {part.entry.name: part for part in parts}

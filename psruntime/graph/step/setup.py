@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
-from psruntime.config.values import StalenessLr
 from psruntime.core.plan.buckets import WAYS, Bucket
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_device
@@ -90,7 +89,7 @@ class StepSetup:
 
     @property
     def wire(self) -> Wire:
-        return Wire(tf1.as_dtype(self.job.wire), self.job.wire_error_feedback == "on", self.job.top_k)
+        return Wire(tf1.as_dtype(self.job.wire), self.job.has_error_feedback, self.job.top_k)
 
     def pulled_model(self, begins_last: bool = False) -> PulledModel:
         """Pulls the parameters and builds the user's model on them; see `build_pulled_model`."""
@@ -130,7 +129,7 @@ class StepSetup:
         batches are skipped the answer waits for the updates, too: a step that fails in the model has pushed nothing
         then, and its batch can be left out.
         """
-        after = tf1.nest.flatten(pulled.updates) if self.job.on_data_error == "skip" else []
+        after = tf1.nest.flatten(pulled.updates) if self.job.skips_bad_batches else []
         with tf1.device(worker_device(self.index)), tf1.control_dependencies(after):
             return tf1.reduce_all(tf1.stack([tf1.is_finite(pulled.spec.loss), *all_finite(gradients)]))
 
@@ -164,7 +163,7 @@ class StepSetup:
         return trained
 
     def _by_staleness(self, bucket: Bucket, rules: list[Rule], rates: list[Tensor]) -> StalenessWeight | None:
-        rule = StalenessLr.of(self.job.staleness_lr)
+        rule = self.job.staleness_rule
         numbers = self.controls[bucket.ps].numbers
         return StalenessWeight(rule, bucket.ps, numbers, rates, rule_of(bucket.variable, rules)) if rule else None
 

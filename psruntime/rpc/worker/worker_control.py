@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from psruntime.config.schedule import Schedule
 from psruntime.core.members.messages import (
     Answer,
     Assignment,
@@ -57,7 +56,7 @@ class WorkerControl:
         self._while_paused: Callable[[], None] = lambda: None
         self._timer = StepTimer()
         self._goes_by = ("", 0)  # the mode, and the clock at which this worker entered it or the view
-        self._schedule, self._stage = Schedule.of(self._job.schedule), 0
+        self._schedule, self._stage = self._job.mode_schedule, 0
 
     # The view.
 

@@ -109,8 +109,8 @@ def test_the_names_of_devices() -> None:
 
 
 def test_a_gpu_that_is_not_there() -> None:
-    assert find_towers("cpu:0,cpu:3") == Towers(("cpu:0", "cpu:3"))
+    assert find_towers(("cpu:0", "cpu:3")) == Towers(("cpu:0", "cpu:3"))
     assert Towers(("cpu:0", "cpu:3")).cpus == 4
     gpus = len(tf1.config.list_physical_devices("GPU"))
     with pytest.raises(UsageError, match=r"--devices gpu:\d+: TensorFlow finds"):
-        find_towers(f"gpu:{gpus}")
+        find_towers((f"gpu:{gpus}",))
