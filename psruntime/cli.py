@@ -36,6 +36,7 @@ COMMANDS = {  # name -> what it does; main() of the module of this name
 }
 PROGRAMS = ("ps", "worker", "task", "run")  # in psruntime, for `python -m psruntime.NAME`; the others are in commands
 OPTIONS = ("--help", "--version")
+TRAIN = "train"  # what others call the command that runs a job
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         return entry(lambda: main(sys.argv[1:]))
     words = list(argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     first = words[0] if words else ""
     if first in COMMANDS:
         _find_modules_in_the_current_folder()
@@ -60,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(_help())
         return EXIT_USAGE
     what, known = ("argument", OPTIONS) if first.startswith("-") else ("command", tuple(COMMANDS))
-    hint = suggestion(first, known) or f"; known are {', '.join(known)}"
+    hint = suggestion(first, (*known, TRAIN)).replace(TRAIN, "run") or f"; known are {', '.join(known)}"
     sys.stderr.write(f"{PROG}: unknown {what} '{first}'{hint}\n")
     return EXIT_USAGE
 

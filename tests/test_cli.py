@@ -41,11 +41,22 @@ def test_the_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr() == ("", out)
 
 
+def test_help_is_that_of_all_commands_or_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["help"]) == cli.main(["--help"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and out.startswith("usage: psruntime COMMAND") and out == 2 * out[: len(out) // 2]
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["help", "init"])
+    assert capsys.readouterr().out.startswith("usage: psruntime init NAME")
+    assert cli.main(["help", "runn"]) == 2
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [
         ("runn", "unknown command 'runn'; did you mean run?"),
         ("stats", "unknown command 'stats'; did you mean status?"),
+        ("trian", "unknown command 'trian'; did you mean run?"),
         (
             "xyz",
             "unknown command 'xyz'; known are init, run, compare, ps, worker, evaluator, evaluate, task, status, "

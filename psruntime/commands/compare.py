@@ -91,7 +91,11 @@ def _parser() -> flags.Parser:
         f"if wanted, as 'async; async --staleness-lr inverse; bounded 0' (default: '{MODES}')",
     )  # fmt: skip
     most_used.add_argument(
-        "--workers", type=int, default=WORKERS, metavar="N", help=f"number of worker processes (default: {WORKERS})"
+        "--workers",
+        type=flags.whole_number,
+        default=WORKERS,
+        metavar="N",
+        help=f"number of worker processes (default: {WORKERS})",
     )
     most_used.add_argument(
         "--slow", default="", metavar="WORKER:TIMESx", help="let a worker be so many times slower, by pauses in its "

@@ -80,7 +80,7 @@ def _parser() -> flags.Parser:
     parser.add_settings(ProcessConfig, only=("coordinator",))
     parser.add_settings(SecurityConfig)
     parser.heading(flags.MOST_USED).add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, metavar="S",
+        "--timeout", type=flags.number, default=TIMEOUT_S, metavar="S",
         help=f"how long to wait until the command has taken effect (default: {TIMEOUT_S:g} s)",
     )  # fmt: skip
     return parser

@@ -54,7 +54,11 @@ def _parser() -> flags.Parser:
     parser.add_settings(SecurityConfig)
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument(
-        "--port", type=int, default=PORT, metavar="N", help=f"where it listens; 0 is any free port (default: {PORT})"
+        "--port",
+        type=flags.whole_number,
+        default=PORT,
+        metavar="N",
+        help=f"where it listens; 0 is any free port (default: {PORT})",
     )
     most_used.add_argument(
         "--host", default=HOST, metavar="ADDRESS", help="address at which it listens, 0.0.0.0 for all of this machine; "

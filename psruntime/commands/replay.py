@@ -124,8 +124,8 @@ def _parser() -> flags.Parser:
         "worker's by itself: the same but for rounding",
     )  # fmt: skip
     most_used.add_argument(
-        "--tolerance", type=float, metavar="X", help="largest difference, over the largest entry of a variable, that "
-        f"counts as the same (default: 0, or {TOLERANCE:g} where the bits may differ)",
+        "--tolerance", type=flags.number, metavar="X", help="largest difference, over the largest entry of a variable, "
+        f"that counts as the same (default: 0, or {TOLERANCE:g} where the bits may differ)",
     )  # fmt: skip
     most_used.add_argument("--json", action="store_true", help="one JSON object on stdout")
     return parser

@@ -59,7 +59,11 @@ def _parser() -> flags.Parser:
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument("--table", default="", metavar="NAME", help="only this one")
     most_used.add_argument(
-        "--hottest", type=int, default=HOTTEST, metavar="N", help=f"how many ids to show of each (default: {HOTTEST})"
+        "--hottest",
+        type=flags.whole_number,
+        default=HOTTEST,
+        metavar="N",
+        help=f"how many ids to show of each (default: {HOTTEST})",
     )
     most_used.add_argument(
         "--export", default="", type=local_file, metavar="FILE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field
@@ -21,6 +22,7 @@ LIFELINES = ("end", "kill")  # what the end of stdin does
 MOST_USED, CHECKED = "most used", "checked"  # headings, the others are HEADINGS
 OF_EVALUATION = ("model", "data_dir", "batch_size", "seed", "eval_batches")  # that measuring a checkpoint needs
 INPUT_SEED = {"seed": "context.seed of input_fn"}  # the help where no worker's index is mixed in
+OF_THE_MODEL = dict.fromkeys(("--lr", "--learning-rate"), "; the model says it, as learning_rate of its ModelSpec")
 _Config = TypeVar("_Config")
 
 
@@ -106,12 +108,15 @@ class Parser(argparse.ArgumentParser):
         for word in words[: words.index("--")] if "--" in words else words:
             flag = word.partition("=")[0]
             if flag.startswith("--") and flag not in self._option_string_actions:
-                here = ", which has no effect here" if flag in _FLAGS else ""
-                hint = here or suggestion(flag.replace("_", "-"), self._option_string_actions)
+                hint = ", which has no effect here" if flag in _FLAGS else OF_THE_MODEL.get(flag, "")
+                hint = hint or suggestion(flag.replace("_", "-"), self._option_string_actions)
                 self.error(f"unrecognized argument {flag}{hint}")
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
+        address = re.fullmatch(r"unrecognized arguments: (\S+:[0-9]+)", message)
+        if address and "--coordinator" in self._option_string_actions:
+            message = f"unrecognized argument {address[1]}; write --coordinator {address[1]}"
         self.complaint = message
         hint = "" if message.endswith("?") else "; --help lists the flags"
         self.exit(EXIT_USAGE, f"{self.prog}: {message}{hint}\n")
@@ -159,11 +164,27 @@ def _add(heading: argparse._ArgumentGroup, setting: Field[Any], text: str, defau
     )
 
 
+def whole_number(word: str) -> int:
+    """The `type` of an argument."""
+    try:
+        return int(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got '{word}'") from error
+
+
+def number(word: str) -> float:
+    """The `type` of an argument."""
+    try:
+        return float(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a number, got '{word}'") from error
+
+
 def _reader(setting: Field[Any]) -> Any:
     """What makes the value of a word."""
     reads = setting.metadata["reads"]
     if reads is None:
-        return TYPES[str(setting.type)]
+        return {int: whole_number, float: number}.get(TYPES[str(setting.type)], str)
 
     def read(word: str) -> Any:
         try:

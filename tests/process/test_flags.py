@@ -92,7 +92,7 @@ def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse("--ps", "two")
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "test: argument --ps: invalid int value: 'two'; --help lists the flags\n"
+    assert capsys.readouterr().err == "test: argument --ps: must be a whole number, got 'two'; --help lists the flags\n"
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,13 @@ def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (("--workers=2",), "unrecognized argument --workers; did you mean --min-workers or --max-workers?"),
         (("--zzz", "--ps", "two"), "unrecognized argument --zzz; --help lists the flags"),
         (("five",), "unrecognized arguments: five; --help lists the flags"),
+        (("--train-steps=1e2",), "argument --train-steps: must be a whole number, got '1e2'; --help lists the flags"),
+        (("--lease=ten",), "argument --lease: must be a number, got 'ten'; --help lists the flags"),
+        (("ps0:2222",), "unrecognized argument ps0:2222; write --coordinator ps0:2222; --help lists the flags"),
+        (
+            ("--lr=0.1",),
+            "unrecognized argument --lr; the model says it, as learning_rate of its ModelSpec; --help lists the flags",
+        ),
     ],
 )
 def test_an_unknown_flag_is_one_line_with_what_was_probably_meant(
