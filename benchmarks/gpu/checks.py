@@ -97,9 +97,11 @@ def _difference(trial: Trial, folder: Path) -> float:
     Raises:
         LateError: it cannot be repeated.
     """
+    of_workers = dict(zip(trial.worker_flags[::2], trial.worker_flags[1::2], strict=True))
     words = (
         "psruntime", "replay", str(folder / "rounds.jsonl"), "--checkpoint-dir", str(folder), "--model", trial.model,
-        "--batch-size", str(trial.batch_size), "--min-workers", str(trial.workers), "--json", *trial.worker_flags,
+        "--batch-size", str(trial.batch_size), "--min-workers", str(trial.workers), "--json",
+        "--devices", of_workers.get("--devices", ""),
     )  # fmt: skip
     ran = subprocess.run(
         [*PYTHON, *words], capture_output=True, text=True, env={**os.environ, **NO_GPU}, timeout=END_S, check=False

@@ -71,51 +71,43 @@ class Order:
         return bool(less < more if self.below else less <= more)
 
 
-def _needs(given: Case, other: Case, why: str = "") -> Rule:
-    return Rule(given, True, other, why)
-
-
-def _excludes(given: Case, other: Case, why: str = "") -> Rule:
-    return Rule(given, False, other, why)
-
-
 def _is(name: str, *values: Any) -> Case:
     return Case(name, values)
 
 
+NEEDS, EXCLUDES = True, False
+_SHARES = _is("batch_policy", "throughput")
 _NEXT_PUSH = "a push needs what the last left"
 _LATE = "a gradient that comes too late would take with it what the ones before left"
 RULES = (
-    _needs(_is("mode", BOUNDED), _is("bound"), "how many steps may a worker start ahead of the slowest?"),
-    _needs(_is("bound"), _is("mode", BOUNDED)),
-    _needs(_is("max_staleness"), _is("mode", ASYNC)),
-    _needs(_is("staleness_lr"), _is("mode", ASYNC, BOUNDED), "in mode sync no update is stale"),
-    _needs(_is("pipeline"), _is("mode", ASYNC, BOUNDED), "a round of mode sync begins when the last is applied"),
-    _needs(_is("on_ps_loss", "partial"), _is("mode", ASYNC, BOUNDED), "all variables of a round are of one version"),
-    _needs(_is("backup_workers"), _is("mode", SYNC)),
-    _excludes(_is("backup_workers"), _is("replicate_every"), "a round may close while a replica is made"),
-    _excludes(_is("backup_workers"), _is("wire_error_feedback"), _LATE),
-    _excludes(_is("backup_workers"), _is("top_k"), _LATE),
-    _needs(_is("batch_policy", "throughput"), _is("mode", SYNC)),
-    _excludes(
-        _is("batch_policy", "throughput"), _is("backup_workers"), "who is in a round is not known when it begins"
-    ),
-    _needs(_is("batch_policy", "throughput"), _is("local_steps", 1), "a share is one batch"),
-    _excludes(_is("schedule"), _is("replicate_every"), "a replica is of one mode"),
-    _excludes(_is("schedule"), _is("epochs"), "epochs need data shards"),
+    Rule(_is("mode", BOUNDED), NEEDS, _is("bound"), "how many steps may a worker start ahead of the slowest?"),
+    Rule(_is("bound"), NEEDS, _is("mode", BOUNDED)),
+    Rule(_is("max_staleness"), NEEDS, _is("mode", ASYNC)),
+    Rule(_is("staleness_lr"), NEEDS, _is("mode", ASYNC, BOUNDED), "in mode sync no update is stale"),
+    Rule(_is("pipeline"), NEEDS, _is("mode", ASYNC, BOUNDED), "a round of mode sync begins when the last is applied"),
+    Rule(_is("on_ps_loss", "partial"), NEEDS, _is("mode", ASYNC, BOUNDED), "all variables are those of one round"),
+    Rule(_is("backup_workers"), NEEDS, _is("mode", SYNC)),
+    Rule(_is("backup_workers"), EXCLUDES, _is("replicate_every"), "a round may close while a replica is made"),
+    Rule(_is("backup_workers"), EXCLUDES, _is("wire_error_feedback"), _LATE),
+    Rule(_is("backup_workers"), EXCLUDES, _is("top_k"), _LATE),
+    Rule(_SHARES, NEEDS, _is("mode", SYNC)),
+    Rule(_SHARES, EXCLUDES, _is("backup_workers"), "who is in a round is not known when it begins"),
+    Rule(_SHARES, NEEDS, _is("local_steps", 1), "a share is one batch"),
+    Rule(_is("schedule"), EXCLUDES, _is("replicate_every"), "a replica is of one mode"),
+    Rule(_is("schedule"), EXCLUDES, _is("epochs"), "epochs need data shards"),
     *(
-        _excludes(_is("schedule", LOCAL), _is(other), "a worker takes its steps by itself there")
+        Rule(_is("schedule", LOCAL), EXCLUDES, _is(other), "a worker takes its steps by itself there")
         for other in ("backup_workers", "batch_policy", "wire", "top_k")
     ),
-    _needs(_is("wire_error_feedback"), _is("wire", *WIRES[1:]), "float32 is not rounded"),
-    _needs(_is("wire_error_feedback"), _is("pipeline", 1), _NEXT_PUSH),
-    _needs(_is("top_k"), _is("pipeline", 1), _NEXT_PUSH),
-    _needs(_is("delta_every"), _is("checkpoint_dir"), "deltas are written there"),
-    _needs(_is("trace_steps"), _is("checkpoint_dir"), "the trace is written there"),
-    _needs(_is("keep_best"), _is("checkpoint_dir"), "the best checkpoint is kept there"),
-    _needs(_is("warm_start_vars"), _is("warm_start"), "the names are of its variables"),
-    _needs(_is("warm_start_names"), _is("warm_start"), "the names are of its variables"),
-    _excludes(_is("replicate_every"), _is("ps", 1), "the copy of a ps is on the next one"),
+    Rule(_is("wire_error_feedback"), NEEDS, _is("wire", *WIRES[1:]), "float32 is not rounded"),
+    Rule(_is("wire_error_feedback"), NEEDS, _is("pipeline", 1), _NEXT_PUSH),
+    Rule(_is("top_k"), NEEDS, _is("pipeline", 1), _NEXT_PUSH),
+    Rule(_is("delta_every"), NEEDS, _is("checkpoint_dir"), "deltas are written there"),
+    Rule(_is("trace_steps"), NEEDS, _is("checkpoint_dir"), "the trace is written there"),
+    Rule(_is("keep_best"), NEEDS, _is("checkpoint_dir"), "the best checkpoint is kept there"),
+    Rule(_is("warm_start_vars"), NEEDS, _is("warm_start"), "the names are of its variables"),
+    Rule(_is("warm_start_names"), NEEDS, _is("warm_start"), "the names are of its variables"),
+    Rule(_is("replicate_every"), EXCLUDES, _is("ps", 1), "the copy of a ps is on the next one"),
 )
 ORDERS = (
     Order("min_workers", "max_workers"),

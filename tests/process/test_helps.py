@@ -36,6 +36,11 @@ OWNERS = {  # config -> what its objects are called
     JobConfig: ("job",), WorkerConfig: ("worker",), ProcessConfig: ("where",), EvaluatorConfig: ("wanted",),
     LauncherConfig: ("launcher",), ClusterConfig: ("config",), SecurityConfig: ("config", "settings"),
 }  # fmt: skip
+OWN_USES = {  # flags of which the help of some command says more, or another thing, than that of the others
+    "checkpoint_dir", "connect_timeout_s", "coordinator", "devices", "follow", "host", "index", "json", "log_format",
+    "metric", "metrics_port", "min_ps_bytes", "min_workers", "out", "plan", "port", "seed", "slice_bytes",
+    "train_steps",
+}  # fmt: skip
 READERS = {  # function of flags -> the settings that a command reads with it
     "checkpoint_folder": ["checkpoint_dir"],
     "job_settings": ["job"],
@@ -190,6 +195,15 @@ def text_of(command: str) -> str:
     parser = parser_of(command)
     with patch.object(parser, "shows_all", True):
         return parser.format_help()
+
+
+def test_a_flag_means_the_same_on_all_commands() -> None:
+    texts: dict[str, set[str]] = {}
+    for command in cli.COMMANDS:
+        for action in parser_of(command)._actions:
+            if action.option_strings and action.dest not in ("help", "help_all"):
+                texts.setdefault(action.dest, set()).add(re.sub(r" \(default: .*", "", action.help or ""))
+    assert {name for name, said in texts.items() if len(said) > 1} == OWN_USES
 
 
 @pytest.mark.parametrize("command", ["plan", "replay", "evaluator"])
