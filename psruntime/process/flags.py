@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field
 from typing import Any, NoReturn, TypeVar
 
@@ -19,7 +19,7 @@ from psruntime.process.job_file import TYPES, local_file, read_job_file, require
 
 _HELP_COLUMN = 34
 LIFELINES = ("end", "kill")  # what the end of stdin does
-MOST_USED, CHECKED = "most used", "checked"  # headings, the others are HEADINGS
+MOST_USED, CHECKED = "most used", "checked against the settings of the job"  # headings, with HEADINGS
 OF_EVALUATION = ("model", "data_dir", "batch_size", "seed", "eval_batches")  # that measuring a checkpoint needs
 INPUT_SEED = {"seed": "context.seed of input_fn"}  # the help where no worker's index is mixed in
 OF_THE_MODEL = dict.fromkeys(("--lr", "--learning-rate"), "; the model says it, as learning_rate of its ModelSpec")
@@ -66,22 +66,14 @@ class Parser(argparse.ArgumentParser):
         return self._headings[MOST_USED if name in self._first else title]
 
     def add_settings(
-        self,
-        config: type,
-        only: Iterable[str] = (),
-        defaults: Mapping[str, Any] | None = None,
-        helps: Mapping[str, str] | None = None,
-        checked: bool = False,
-    ) -> None:
+        self, config: type, only: Iterable[str] = (), defaults: Mapping[str, Any] | None = None,
+        helps: Mapping[str, str] | None = None, checked: bool = False,
+    ) -> None:  # fmt: skip
         """The flags of a config, or of some of its settings.  A flag that is not given is absent from the namespace.
 
         defaults, helps: what the help says of those that this command has a default, or a use, of its own for.
         checked: whether they are only compared with the settings of the job.
         """
-        if checked:
-            self._headings[
-                CHECKED
-            ].description = "settings of the job, which has them of ps 0; one that contradicts it is refused"
         for setting in settings_of(config):
             if not only or setting.name in only:
                 heading = self.heading(CHECKED if checked else setting.metadata["heading"], setting.name)
@@ -150,11 +142,11 @@ _FLAGS = {
 
 
 def _add(heading: argparse._ArgumentGroup, setting: Field[Any], text: str, default: str) -> None:
-    switch = setting.metadata["choices"] == SWITCH
+    reads, switch = setting.metadata["reads"], setting.metadata["choices"] == SWITCH
     heading.add_argument(
         flag_of(setting.name),
         dest=setting.name,
-        type=_reader(setting),
+        type=_reader(reads, "") if reads else _READERS[TYPES[str(setting.type)]],
         nargs="?" if switch else None,
         const=ON if switch else None,
         default=argparse.SUPPRESS,
@@ -164,35 +156,22 @@ def _add(heading: argparse._ArgumentGroup, setting: Field[Any], text: str, defau
     )
 
 
-def whole_number(word: str) -> int:
-    """The `type` of an argument."""
-    try:
-        return int(word)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a whole number, got '{word}'") from error
-
-
-def number(word: str) -> float:
-    """The `type` of an argument."""
-    try:
-        return float(word)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a number, got '{word}'") from error
-
-
-def _reader(setting: Field[Any]) -> Any:
-    """What makes the value of a word."""
-    reads = setting.metadata["reads"]
-    if reads is None:
-        return {int: whole_number, float: number}.get(TYPES[str(setting.type)], str)
+def _reader(reads: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
+    """The `type` of an argument: what makes its value of a word.  wanted: what a word must be for which that fails."""
 
     def read(word: str) -> Any:
         try:
             return reads(word)
         except UsageError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"must be {wanted}, got '{word}'") from error
 
     return read
+
+
+whole_number, number = _reader(int, "a whole number"), _reader(float, "a number")
+_READERS: dict[type, Callable[[str], Any]] = {int: whole_number, float: number, str: str}
 
 
 def _metavar(setting: Field[Any]) -> str:
