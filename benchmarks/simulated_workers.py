@@ -31,15 +31,16 @@ import grpc
 
 from benchmarks.coordinator_service import a_job
 from psruntime.config import JobConfig
+from psruntime.core.clocks.clock_messages import ClockAnswer
 from psruntime.core.clocks.report_schedule import ReportSchedule
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Assignment, Join, NotYet, Prepared, PsBeat, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.rpc.client.membership_client import a_poll_s
-from psruntime.rpc.wire import clock_messages, heartbeat_messages, member_messages
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
-from psruntime.rpc.wire.heartbeat_messages import Heartbeat
+from psruntime.rpc.wire.codec import from_wire, to_wire
+from psruntime.rpc.wire.messages import ChiefReport, Heartbeat, JoinResult, Model
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
@@ -55,8 +56,8 @@ class Job:
 
     def __init__(self, settings: JobConfig, port: int, rate: float, variables: int) -> None:
         self.settings = settings
-        specs = [VariableSpec(f"layer_{i}/kernel", (64, 64), "float32") for i in range(variables)]
-        self.model = pb.JoinRequest(variables=member_messages.specs_to_wire(specs))  # made once: it is every worker's
+        model = Model(tuple(VariableSpec(f"layer_{i}/kernel", (64, 64), "float32") for i in range(variables)))
+        self.variables = to_wire(model, pb.Model).variables  # made once: they are every worker's
         self.address = f"127.0.0.1:{port}"
         self.step_s = 1 / rate
         self.joining = asyncio.Semaphore(CONNECTING)
@@ -104,23 +105,23 @@ class SimulatedMember:
     async def join(self) -> None:
         address = f"127.0.0.1:{10_000 + self.index}"
         join = Join(self.role, self.index, address, address, f"{self.role} {self.index}", "benchmark")
-        request = member_messages.join_to_wire(join)
+        request = to_wire(join, pb.JoinRequest)
         if self.role is Role.WORKER:
-            request.MergeFrom(self.job.model)
+            request.variables.MergeFrom(self.job.variables)
         async with self.job.joining:
             await self.call("settings", "GetJob", pb.GetJobRequest())
             while self.answer is None:
                 response = await self.call("join", "Join", request)
-                result = NotYet("", "") if response is None else member_messages.join_result_from_wire(response)
+                result = NotYet("", "") if response is None else from_wire(JoinResult, response).result
                 self.answer = result if isinstance(result, Answer) else None
 
     async def beat(self, beat: PsBeat | WorkerBeat, max_wait_s: float) -> None:
         assert self.answer is not None
         who = (self.role, self.index, self.answer.incarnation)
-        wire = heartbeat_messages.heartbeat_to_wire(Heartbeat(*who, beat, self.answer.revision, max_wait_s))
+        wire = to_wire(Heartbeat(*who, beat, self.answer.revision, max_wait_s), pb.HeartbeatRequest)
         response = await self.call("heartbeat", "Heartbeat", wire, max_wait_s)
         if response is not None:
-            self.answer = member_messages.answer_from_wire(response.answer)
+            self.answer = from_wire(Answer, response.answer)
 
 
 class Ps(SimulatedMember):
@@ -166,10 +167,9 @@ class Worker(SimulatedMember):
             view = self.answer.instructions.view.number if self.reports else 0
             if self.answer.instructions.chief and self.answer.instructions.phase is Phase.PREPARING and not reporting:
                 reporting = True
-                request = pb.ReportPreparedRequest(
-                    worker_index=self.index, incarnation=self.answer.incarnation,
-                    view_number=self.answer.instructions.view.number, global_step=Prepared(0).global_step,
-                )  # fmt: skip
+                number = self.answer.instructions.view.number
+                report = ChiefReport(self.index, self.answer.incarnation, number, Prepared(0))
+                request = to_wire(report, pb.ReportPreparedRequest)
                 await self.call("prepared", "ReportPrepared", request)
             await self.beat(
                 WorkerBeat(view, self.steps, self.steps, stats=self._stats()),
@@ -210,9 +210,9 @@ class Worker(SimulatedMember):
                     await asyncio.wait_for(self.stirred.wait(), wait_s)
                 continue
             report = reports.begin(time.monotonic())
-            kind, wire = "held report" if report.wanted_floor else "report", clock_messages.clock_report_to_wire(report)
+            kind, wire = "held report" if report.wanted_floor else "report", to_wire(report, pb.ReportClockRequest)
             response = await self.call(kind, "ReportClock", wire, report.max_wait_s)
-            reports.end(report, None if response is None else clock_messages.clock_answer_from_wire(response))
+            reports.end(report, None if response is None else from_wire(ClockAnswer, response))
 
 
 async def run(job: Job, indices: range, seconds: float) -> dict[str, Any]:

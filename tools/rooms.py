@@ -65,7 +65,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.members",),
     ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers", "evaluation"),
-    ("usercode", "config"),
+    ("usercode", "config", "core.fields"),
     ("faults", "states"),
     ("errors", "v1"),
 )

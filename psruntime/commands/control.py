@@ -22,7 +22,7 @@ from psruntime.process import flags
 from psruntime.process.process import request_error, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
-from psruntime.rpc.wire.control_messages import ControlRequest
+from psruntime.rpc.wire.messages import ControlRequest
 
 PROG = "psruntime control"
 TIMEOUT_S = 300.0  # as long as a job waits for its own: --drain-timeout, --ps-timeout

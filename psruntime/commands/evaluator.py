@@ -47,7 +47,7 @@ from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import serve_health
-from psruntime.rpc.wire.control_messages import ControlRequest
+from psruntime.rpc.wire.messages import ControlRequest
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints

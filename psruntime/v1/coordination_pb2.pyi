@@ -295,12 +295,12 @@ class DynamicRows(_message.Message):
     def __init__(self, admit_after: _Optional[int] = ..., expire_after: _Optional[int] = ...) -> None: ...
 
 class VariableSpec(_message.Message):
-    __slots__ = ("name", "shape", "dtype", "sparse", "fixed", "whole", "group", "dynamic", "aggregation")
+    __slots__ = ("name", "shape", "dtype", "sparse", "trainable", "whole", "group", "dynamic", "aggregation")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
-    FIXED_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     DYNAMIC_FIELD_NUMBER: _ClassVar[int]
@@ -309,12 +309,12 @@ class VariableSpec(_message.Message):
     shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: str
     sparse: bool
-    fixed: bool
+    trainable: bool
     whole: bool
     group: int
     dynamic: DynamicRows
     aggregation: str
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., sparse: _Optional[bool] = ..., fixed: _Optional[bool] = ..., whole: _Optional[bool] = ..., group: _Optional[int] = ..., dynamic: _Optional[_Union[DynamicRows, _Mapping]] = ..., aggregation: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., sparse: _Optional[bool] = ..., trainable: _Optional[bool] = ..., whole: _Optional[bool] = ..., group: _Optional[int] = ..., dynamic: _Optional[_Union[DynamicRows, _Mapping]] = ..., aggregation: _Optional[str] = ...) -> None: ...
 
 class PsEntry(_message.Message):
     __slots__ = ("index", "address", "incarnation")
@@ -387,7 +387,7 @@ class Overrides(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ..., mode: _Optional[_Union[Mode, str]] = ..., automatic: _Optional[bool] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past", "identity", "machine", "began_at_step")
+    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past", "identity", "machine", "began_at")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -399,7 +399,7 @@ class JoinRequest(_message.Message):
     PAST_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
-    BEGAN_AT_STEP_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_AT_FIELD_NUMBER: _ClassVar[int]
     role: Role
     index: int
     address: str
@@ -411,8 +411,8 @@ class JoinRequest(_message.Message):
     past: Past
     identity: ModelIdentity
     machine: Machine
-    began_at_step: int
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ..., past: _Optional[_Union[Past, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ..., began_at_step: _Optional[int] = ...) -> None: ...
+    began_at: int
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ..., past: _Optional[_Union[Past, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ..., began_at: _Optional[int] = ...) -> None: ...
 
 class Machine(_message.Message):
     __slots__ = ("processor", "threads", "tensorflow")
@@ -433,12 +433,12 @@ class JoinResponse(_message.Message):
     def __init__(self, admitted: _Optional[_Union[Answer, _Mapping]] = ..., not_yet: _Optional[_Union[NotYet, _Mapping]] = ...) -> None: ...
 
 class NotYet(_message.Message):
-    __slots__ = ("reason", "holder_tag")
+    __slots__ = ("reason", "tag")
     REASON_FIELD_NUMBER: _ClassVar[int]
-    HOLDER_TAG_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    holder_tag: str
-    def __init__(self, reason: _Optional[str] = ..., holder_tag: _Optional[str] = ...) -> None: ...
+    tag: str
+    def __init__(self, reason: _Optional[str] = ..., tag: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("incarnation", "instructions", "revision", "remark")
@@ -453,7 +453,7 @@ class Answer(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., instructions: _Optional[_Union[Instructions, _Mapping]] = ..., revision: _Optional[int] = ..., remark: _Optional[str] = ...) -> None: ...
 
 class Instructions(_message.Message):
-    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "pause_epoch", "pause_reason", "build_mode", "build_number", "identity")
+    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock", "report_every", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "pause_epoch", "pause_reason", "build", "build_number", "identity")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -463,8 +463,8 @@ class Instructions(_message.Message):
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
     FENCE_REVISION_FIELD_NUMBER: _ClassVar[int]
-    CLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
-    REPORT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    REPORT_EVERY_FIELD_NUMBER: _ClassVar[int]
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
     SEEN_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -474,7 +474,7 @@ class Instructions(_message.Message):
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     PAUSE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PAUSE_REASON_FIELD_NUMBER: _ClassVar[int]
-    BUILD_MODE_FIELD_NUMBER: _ClassVar[int]
+    BUILD_FIELD_NUMBER: _ClassVar[int]
     BUILD_NUMBER_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
@@ -486,8 +486,8 @@ class Instructions(_message.Message):
     restore: bool
     admitted: _containers.RepeatedCompositeFieldContainer[AdmittedWorker]
     fence_revision: int
-    clock_steps: int
-    report_interval: _duration_pb2.Duration
+    clock: int
+    report_every: _duration_pb2.Duration
     max_staleness: int
     saved_step: int
     seen_step: int
@@ -497,10 +497,10 @@ class Instructions(_message.Message):
     settings: Overrides
     pause_epoch: int
     pause_reason: str
-    build_mode: str
+    build: str
     build_number: int
     identity: ModelIdentity
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Overrides, _Mapping]] = ..., pause_epoch: _Optional[int] = ..., pause_reason: _Optional[str] = ..., build_mode: _Optional[str] = ..., build_number: _Optional[int] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock: _Optional[int] = ..., report_every: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Overrides, _Mapping]] = ..., pause_epoch: _Optional[int] = ..., pause_reason: _Optional[str] = ..., build: _Optional[str] = ..., build_number: _Optional[int] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
 
 class AdmittedWorker(_message.Message):
     __slots__ = ("index", "incarnation")
@@ -535,70 +535,76 @@ class HeartbeatResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
 
 class PsBeat(_message.Message):
-    __slots__ = ("fence_revision", "view_number", "global_step", "stats", "asked_to_stop", "stood_still")
+    __slots__ = ("fence_revision", "view", "global_step", "stats", "asked_to_stop", "stood_still")
     FENCE_REVISION_FIELD_NUMBER: _ClassVar[int]
-    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     ASKED_TO_STOP_FIELD_NUMBER: _ClassVar[int]
     STOOD_STILL_FIELD_NUMBER: _ClassVar[int]
     fence_revision: int
-    view_number: int
+    view: int
     global_step: int
     stats: PsStats
     asked_to_stop: bool
     stood_still: _duration_pb2.Duration
-    def __init__(self, fence_revision: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ..., asked_to_stop: _Optional[bool] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, fence_revision: _Optional[int] = ..., view: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ..., asked_to_stop: _Optional[bool] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "paused_epoch", "step_times", "rounds_built", "pushes_built", "build_failure", "failed_build", "starve_count", "failure", "stood_still")
-    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
-    COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("view", "steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares", "saves", "paused_epoch", "step_times", "graphs", "starve_count", "failure", "stood_still")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     CLOSED_PARTS_FIELD_NUMBER: _ClassVar[int]
     SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
     ASKED_TO_STOP_FIELD_NUMBER: _ClassVar[int]
-    PREPARES_VIEW_FIELD_NUMBER: _ClassVar[int]
+    PREPARES_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
     PAUSED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
-    ROUNDS_BUILT_FIELD_NUMBER: _ClassVar[int]
-    PUSHES_BUILT_FIELD_NUMBER: _ClassVar[int]
-    BUILD_FAILURE_FIELD_NUMBER: _ClassVar[int]
-    FAILED_BUILD_FIELD_NUMBER: _ClassVar[int]
+    GRAPHS_FIELD_NUMBER: _ClassVar[int]
     STARVE_COUNT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STOOD_STILL_FIELD_NUMBER: _ClassVar[int]
-    view_number: int
-    completed_steps: int
+    view: int
+    steps: int
     global_step: int
     stopped: bool
     stats: WorkerStats
     closed_parts: int
     saved_step: int
     asked_to_stop: bool
-    prepares_view: int
+    prepares: int
     saves: bool
     paused_epoch: int
     step_times: _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]
-    rounds_built: bool
-    pushes_built: bool
-    build_failure: str
-    failed_build: int
+    graphs: GraphsBuilt
     starve_count: int
     failure: str
     stood_still: _duration_pb2.Duration
-    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., paused_epoch: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., rounds_built: _Optional[bool] = ..., pushes_built: _Optional[bool] = ..., build_failure: _Optional[str] = ..., failed_build: _Optional[int] = ..., starve_count: _Optional[int] = ..., failure: _Optional[str] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, view: _Optional[int] = ..., steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares: _Optional[int] = ..., saves: _Optional[bool] = ..., paused_epoch: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., graphs: _Optional[_Union[GraphsBuilt, _Mapping]] = ..., starve_count: _Optional[int] = ..., failure: _Optional[str] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class GraphsBuilt(_message.Message):
+    __slots__ = ("rounds", "pushes", "failure", "failed_build")
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_BUILD_FIELD_NUMBER: _ClassVar[int]
+    rounds: bool
+    pushes: bool
+    failure: str
+    failed_build: int
+    def __init__(self, rounds: _Optional[bool] = ..., pushes: _Optional[bool] = ..., failure: _Optional[str] = ..., failed_build: _Optional[int] = ...) -> None: ...
 
 class BytesMoved(_message.Message):
-    __slots__ = ("sent_bytes", "received_bytes")
-    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
-    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
-    sent_bytes: int
-    received_bytes: int
-    def __init__(self, sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
+    __slots__ = ("sent", "received")
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    sent: int
+    received: int
+    def __init__(self, sent: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
 
 class GpuMemory(_message.Message):
     __slots__ = ("index", "name", "held_bytes", "total_bytes")
@@ -613,7 +619,7 @@ class GpuMemory(_message.Message):
     def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., held_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class PsStats(_message.Message):
-    __slots__ = ("held_bytes", "buckets", "received", "applied", "dropped", "max_staleness", "pending", "rolled_back", "received_of", "moved", "row_counts", "down_weighted")
+    __slots__ = ("bytes_held", "buckets", "received", "applied", "dropped", "max_staleness", "pending", "rolled_back", "received_of", "moved", "row_counts", "down_weighted")
     class DroppedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -628,7 +634,7 @@ class PsStats(_message.Message):
         key: int
         value: int
         def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
-    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_HELD_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
@@ -640,7 +646,7 @@ class PsStats(_message.Message):
     MOVED_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNTS_FIELD_NUMBER: _ClassVar[int]
     DOWN_WEIGHTED_FIELD_NUMBER: _ClassVar[int]
-    held_bytes: int
+    bytes_held: int
     buckets: int
     received: int
     applied: int
@@ -652,7 +658,7 @@ class PsStats(_message.Message):
     moved: BytesMoved
     row_counts: _containers.RepeatedCompositeFieldContainer[RowCounts]
     down_weighted: int
-    def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ..., pending: _Optional[int] = ..., rolled_back: _Optional[int] = ..., received_of: _Optional[_Mapping[int, int]] = ..., moved: _Optional[_Union[BytesMoved, _Mapping]] = ..., row_counts: _Optional[_Iterable[_Union[RowCounts, _Mapping]]] = ..., down_weighted: _Optional[int] = ...) -> None: ...
+    def __init__(self, bytes_held: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ..., pending: _Optional[int] = ..., rolled_back: _Optional[int] = ..., received_of: _Optional[_Mapping[int, int]] = ..., moved: _Optional[_Union[BytesMoved, _Mapping]] = ..., row_counts: _Optional[_Iterable[_Union[RowCounts, _Mapping]]] = ..., down_weighted: _Optional[int] = ...) -> None: ...
 
 class RowCounts(_message.Message):
     __slots__ = ("table", "rows", "found", "admitted", "refused", "expired", "evicted")
@@ -673,17 +679,17 @@ class RowCounts(_message.Message):
     def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., found: _Optional[int] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., expired: _Optional[int] = ..., evicted: _Optional[int] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
-    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps", "moved", "step_tensors", "skipped_batches", "staleness_counts", "gpus")
+    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead", "moved", "step_tensors", "skipped", "staleness_counts", "gpus")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
-    MAX_LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEAD_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
     STEP_TENSORS_FIELD_NUMBER: _ClassVar[int]
-    SKIPPED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     STALENESS_COUNTS_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     pushes: int
@@ -692,37 +698,37 @@ class WorkerStats(_message.Message):
     examples_per_s: float
     loss: float
     waiting: str
-    max_lead_steps: int
+    max_lead: int
     moved: BytesMoved
     step_tensors: int
-    skipped_batches: int
+    skipped: int
     staleness_counts: _containers.RepeatedScalarFieldContainer[int]
     gpus: _containers.RepeatedCompositeFieldContainer[GpuMemory]
-    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ..., moved: _Optional[_Union[BytesMoved, _Mapping]] = ..., step_tensors: _Optional[int] = ..., skipped_batches: _Optional[int] = ..., staleness_counts: _Optional[_Iterable[int]] = ..., gpus: _Optional[_Iterable[_Union[GpuMemory, _Mapping]]] = ...) -> None: ...
+    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead: _Optional[int] = ..., moved: _Optional[_Union[BytesMoved, _Mapping]] = ..., step_tensors: _Optional[int] = ..., skipped: _Optional[int] = ..., staleness_counts: _Optional[_Iterable[int]] = ..., gpus: _Optional[_Iterable[_Union[GpuMemory, _Mapping]]] = ...) -> None: ...
 
 class ReportClockRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number", "completed_steps", "wanted_floor_steps", "max_wait")
+    __slots__ = ("worker_index", "incarnation", "view", "steps", "wanted_floor", "max_wait")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
-    COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
-    WANTED_FLOOR_STEPS_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FLOOR_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
-    view_number: int
-    completed_steps: int
-    wanted_floor_steps: int
+    view: int
+    steps: int
+    wanted_floor: int
     max_wait: _duration_pb2.Duration
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., wanted_floor_steps: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., steps: _Optional[int] = ..., wanted_floor: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ReportClockResponse(_message.Message):
-    __slots__ = ("floor_steps", "reason")
-    FLOOR_STEPS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("floor", "reason")
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    floor_steps: int
+    floor: int
     reason: str
-    def __init__(self, floor_steps: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, floor: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ()
@@ -741,26 +747,32 @@ class Model(_message.Message):
     def __init__(self, variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ...) -> None: ...
 
 class ReportPreparedRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number", "global_step", "attempt", "lost_steps", "saved_step", "obstacle", "position")
+    __slots__ = ("worker_index", "incarnation", "view", "prepared", "obstacle")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
-    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    LOST_STEPS_FIELD_NUMBER: _ClassVar[int]
-    SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
     OBSTACLE_FIELD_NUMBER: _ClassVar[int]
-    POSITION_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
-    view_number: int
+    view: int
+    prepared: Prepared
+    obstacle: str
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., obstacle: _Optional[str] = ...) -> None: ...
+
+class Prepared(_message.Message):
+    __slots__ = ("global_step", "attempt", "steps_lost", "saved_step", "position")
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEPS_LOST_FIELD_NUMBER: _ClassVar[int]
+    SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     global_step: int
     attempt: int
-    lost_steps: int
+    steps_lost: int
     saved_step: int
-    obstacle: str
     position: Position
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., attempt: _Optional[int] = ..., lost_steps: _Optional[int] = ..., saved_step: _Optional[int] = ..., obstacle: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    def __init__(self, global_step: _Optional[int] = ..., attempt: _Optional[int] = ..., steps_lost: _Optional[int] = ..., saved_step: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ReportPreparedResponse(_message.Message):
     __slots__ = ("answer",)
@@ -769,14 +781,14 @@ class ReportPreparedResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
 
 class ReportFinishedRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number")
+    __slots__ = ("worker_index", "incarnation", "view")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
-    view_number: int
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ...) -> None: ...
+    view: int
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ...) -> None: ...
 
 class ReportFinishedResponse(_message.Message):
     __slots__ = ("answer",)
@@ -785,10 +797,10 @@ class ReportFinishedResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
 
 class NextActionRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number", "max_wait", "pushed", "applied", "broken", "computed", "starved_since")
+    __slots__ = ("worker_index", "incarnation", "view", "max_wait", "pushed", "applied", "broken", "computed", "starved_since")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
@@ -797,14 +809,14 @@ class NextActionRequest(_message.Message):
     STARVED_SINCE_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
-    view_number: int
+    view: int
     max_wait: _duration_pb2.Duration
     pushed: Pushed
     applied: Applied
     broken: Broken
     computed: Computed
     starved_since: int
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pushed: _Optional[_Union[Pushed, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., broken: _Optional[_Union[Broken, _Mapping]] = ..., computed: _Optional[_Union[Computed, _Mapping]] = ..., starved_since: _Optional[int] = ...) -> None: ...
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pushed: _Optional[_Union[Pushed, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., broken: _Optional[_Union[Broken, _Mapping]] = ..., computed: _Optional[_Union[Computed, _Mapping]] = ..., starved_since: _Optional[int] = ...) -> None: ...
 
 class Computed(_message.Message):
     __slots__ = ("round", "opened", "batch", "examples")
@@ -951,20 +963,20 @@ class ShardNews(_message.Message):
     def __init__(self, ticket: _Optional[int] = ..., batches: _Optional[int] = ..., applied: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TakeShardRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "sharding", "seen_ticket", "news", "max_wait")
+    __slots__ = ("worker_index", "incarnation", "sharding", "seen", "news", "max_wait")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARDING_FIELD_NUMBER: _ClassVar[int]
-    SEEN_TICKET_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
     NEWS_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
     sharding: Sharding
-    seen_ticket: int
+    seen: int
     news: _containers.RepeatedCompositeFieldContainer[ShardNews]
     max_wait: _duration_pb2.Duration
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., sharding: _Optional[_Union[Sharding, _Mapping]] = ..., seen_ticket: _Optional[int] = ..., news: _Optional[_Iterable[_Union[ShardNews, _Mapping]]] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., sharding: _Optional[_Union[Sharding, _Mapping]] = ..., seen: _Optional[int] = ..., news: _Optional[_Iterable[_Union[ShardNews, _Mapping]]] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class TakeShardResponse(_message.Message):
     __slots__ = ("shard", "reason")
@@ -1021,24 +1033,30 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("request_id", "command", "bound", "learning_rate_scale", "worker_index", "max_wait", "mode", "automatic")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("command", "max_wait")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
-    BOUND_FIELD_NUMBER: _ClassVar[int]
-    LEARNING_RATE_SCALE_FIELD_NUMBER: _ClassVar[int]
-    WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
-    MODE_FIELD_NUMBER: _ClassVar[int]
-    AUTOMATIC_FIELD_NUMBER: _ClassVar[int]
-    request_id: str
-    command: ControlCommand
-    bound: int
-    learning_rate_scale: float
-    worker_index: int
+    command: Command
     max_wait: _duration_pb2.Duration
+    def __init__(self, command: _Optional[_Union[Command, _Mapping]] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class Command(_message.Message):
+    __slots__ = ("kind", "request_id", "bound", "scale", "mode", "worker", "automatic")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    AUTOMATIC_FIELD_NUMBER: _ClassVar[int]
+    kind: ControlCommand
+    request_id: str
+    bound: int
+    scale: float
     mode: Mode
+    worker: int
     automatic: bool
-    def __init__(self, request_id: _Optional[str] = ..., command: _Optional[_Union[ControlCommand, str]] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., worker_index: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., mode: _Optional[_Union[Mode, str]] = ..., automatic: _Optional[bool] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[ControlCommand, str]] = ..., request_id: _Optional[str] = ..., bound: _Optional[int] = ..., scale: _Optional[float] = ..., mode: _Optional[_Union[Mode, str]] = ..., worker: _Optional[int] = ..., automatic: _Optional[bool] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
     __slots__ = ("outcome", "global_step", "text")
@@ -1077,7 +1095,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps", "balanced", "unanswered", "departures", "shards", "steering", "saved_step", "saved_ago")
+    __slots__ = ("phase", "reason", "view", "floor", "global_step", "steps_lost", "members", "max_lead", "balanced", "unanswered", "departures", "shards", "steering", "saved_step", "saved_ago")
     class UnansweredEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1088,11 +1106,11 @@ class JobStatus(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
-    FLOOR_STEPS_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
-    LOST_STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_LOST_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    MAX_LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEAD_FIELD_NUMBER: _ClassVar[int]
     BALANCED_FIELD_NUMBER: _ClassVar[int]
     UNANSWERED_FIELD_NUMBER: _ClassVar[int]
     DEPARTURES_FIELD_NUMBER: _ClassVar[int]
@@ -1103,11 +1121,11 @@ class JobStatus(_message.Message):
     phase: Phase
     reason: str
     view: View
-    floor_steps: int
+    floor: int
     global_step: int
-    lost_steps: int
+    steps_lost: int
     members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
-    max_lead_steps: int
+    max_lead: int
     balanced: bool
     unanswered: _containers.ScalarMap[int, int]
     departures: _containers.RepeatedCompositeFieldContainer[Departure]
@@ -1115,19 +1133,19 @@ class JobStatus(_message.Message):
     steering: SteeringStatus
     saved_step: int
     saved_ago: _duration_pb2.Duration
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., steering: _Optional[_Union[SteeringStatus, _Mapping]] = ..., saved_step: _Optional[int] = ..., saved_ago: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor: _Optional[int] = ..., global_step: _Optional[int] = ..., steps_lost: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., steering: _Optional[_Union[SteeringStatus, _Mapping]] = ..., saved_step: _Optional[int] = ..., saved_ago: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ShardsStatus(_message.Message):
-    __slots__ = ("epoch", "done", "count", "again")
+    __slots__ = ("epoch", "done", "of", "again")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     done: int
-    count: int
+    of: int
     again: int
-    def __init__(self, epoch: _Optional[int] = ..., done: _Optional[int] = ..., count: _Optional[int] = ..., again: _Optional[int] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., done: _Optional[int] = ..., of: _Optional[int] = ..., again: _Optional[int] = ...) -> None: ...
 
 class Departure(_message.Message):
     __slots__ = ("role", "index", "incarnation", "kind", "reason", "ago")
@@ -1146,7 +1164,7 @@ class Departure(_message.Message):
     def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., incarnation: _Optional[str] = ..., kind: _Optional[_Union[LeaveKind, str]] = ..., reason: _Optional[str] = ..., ago: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
-    __slots__ = ("role", "index", "address", "health_address", "incarnation", "admitted", "silent", "chief", "stopped", "clock_steps", "lead_steps", "ps", "worker", "ps_traffic", "worker_traffic", "share")
+    __slots__ = ("role", "index", "address", "health_address", "incarnation", "admitted", "silent", "chief", "stopped", "clock", "lead", "ps_stats", "worker_stats", "ps_traffic", "worker_traffic", "share")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -1156,10 +1174,10 @@ class MemberStatus(_message.Message):
     SILENT_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
-    CLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
-    LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
-    PS_FIELD_NUMBER: _ClassVar[int]
-    WORKER_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    LEAD_FIELD_NUMBER: _ClassVar[int]
+    PS_STATS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_STATS_FIELD_NUMBER: _ClassVar[int]
     PS_TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     WORKER_TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -1172,31 +1190,31 @@ class MemberStatus(_message.Message):
     silent: _duration_pb2.Duration
     chief: bool
     stopped: bool
-    clock_steps: int
-    lead_steps: int
-    ps: PsStats
-    worker: WorkerStats
+    clock: int
+    lead: int
+    ps_stats: PsStats
+    worker_stats: WorkerStats
     ps_traffic: PsTraffic
     worker_traffic: WorkerTraffic
     share: int
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., incarnation: _Optional[str] = ..., admitted: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., chief: _Optional[bool] = ..., stopped: _Optional[bool] = ..., clock_steps: _Optional[int] = ..., lead_steps: _Optional[int] = ..., ps: _Optional[_Union[PsStats, _Mapping]] = ..., worker: _Optional[_Union[WorkerStats, _Mapping]] = ..., ps_traffic: _Optional[_Union[PsTraffic, _Mapping]] = ..., worker_traffic: _Optional[_Union[WorkerTraffic, _Mapping]] = ..., share: _Optional[int] = ...) -> None: ...
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., incarnation: _Optional[str] = ..., admitted: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., chief: _Optional[bool] = ..., stopped: _Optional[bool] = ..., clock: _Optional[int] = ..., lead: _Optional[int] = ..., ps_stats: _Optional[_Union[PsStats, _Mapping]] = ..., worker_stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., ps_traffic: _Optional[_Union[PsTraffic, _Mapping]] = ..., worker_traffic: _Optional[_Union[WorkerTraffic, _Mapping]] = ..., share: _Optional[int] = ...) -> None: ...
 
 class PsTraffic(_message.Message):
-    __slots__ = ("sent_bytes_per_second", "received_bytes_per_second", "share", "heavy")
-    SENT_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
-    RECEIVED_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("sent_per_s", "received_per_s", "share", "heavy")
+    SENT_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_PER_S_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     HEAVY_FIELD_NUMBER: _ClassVar[int]
-    sent_bytes_per_second: float
-    received_bytes_per_second: float
+    sent_per_s: float
+    received_per_s: float
     share: float
     heavy: bool
-    def __init__(self, sent_bytes_per_second: _Optional[float] = ..., received_bytes_per_second: _Optional[float] = ..., share: _Optional[float] = ..., heavy: _Optional[bool] = ...) -> None: ...
+    def __init__(self, sent_per_s: _Optional[float] = ..., received_per_s: _Optional[float] = ..., share: _Optional[float] = ..., heavy: _Optional[bool] = ...) -> None: ...
 
 class WorkerTraffic(_message.Message):
-    __slots__ = ("sent_bytes_per_step", "received_bytes_per_step")
-    SENT_BYTES_PER_STEP_FIELD_NUMBER: _ClassVar[int]
-    RECEIVED_BYTES_PER_STEP_FIELD_NUMBER: _ClassVar[int]
-    sent_bytes_per_step: float
-    received_bytes_per_step: float
-    def __init__(self, sent_bytes_per_step: _Optional[float] = ..., received_bytes_per_step: _Optional[float] = ...) -> None: ...
+    __slots__ = ("sent_per_step", "received_per_step")
+    SENT_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    sent_per_step: float
+    received_per_step: float
+    def __init__(self, sent_per_step: _Optional[float] = ..., received_per_step: _Optional[float] = ...) -> None: ...

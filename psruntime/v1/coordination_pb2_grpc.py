@@ -202,7 +202,7 @@ class CoordinationServiceServicer:
 
     def ReportClock(self, request, context):
         """Takes a worker's clock and answers the floor of its view.
-        Answered at once unless `wanted_floor_steps` is above the floor; then a long poll until the floor has reached it,
+        Answered at once unless `wanted_floor` is above the floor; then a long poll until the floor has reached it,
         the job's phase or view has changed, or `max_wait` ends.  The caller's deadline must be longer than that.
         A late or repeated report, or one for another view, changes nothing.  It does not renew the lease.
         FAILED_PRECONDITION: the lease ended or another process has the index.

@@ -12,7 +12,7 @@ import pytest
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Command, Kind
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.wire.control_messages import ControlRequest
+from psruntime.rpc.wire.messages import ControlRequest
 from tests.support.cluster import Proc, Zygote
 from tests.support.free_ports import free_ports
 from tests.support.polling import poll_until

@@ -11,7 +11,7 @@ from psruntime.config.job import as_started_so, contradictions
 from psruntime.config.values import BoundRange, bound_of
 from psruntime.errors import UsageError
 from psruntime.process import flags
-from psruntime.rpc.wire.status_messages import job_from_wire, job_to_wire
+from psruntime.rpc.wire.messages import job_from_wire, job_to_wire
 
 
 def parsed(*words: str) -> JobConfig:

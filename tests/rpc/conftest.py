@@ -26,7 +26,7 @@ from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.server.rpc_server import RpcServer
 from psruntime.rpc.server.servicer import CoordinationServicer
-from psruntime.rpc.wire.heartbeat_messages import Heartbeat
+from psruntime.rpc.wire.messages import Heartbeat
 from tests.support.certificates import Authority
 from tests.support.polling import poll_until
 

@@ -58,7 +58,7 @@ def a_leave() -> pb.LeaveRequest:
 
 def an_action() -> pb.NextActionRequest:
     closed = pb.Applied(round=1, attempt=1, global_step=9)
-    return pb.NextActionRequest(worker_index=random.randrange(HELD), incarnation=drawn(), view_number=1, applied=closed)
+    return pb.NextActionRequest(worker_index=random.randrange(HELD), incarnation=drawn(), view=1, applied=closed)
 
 
 def a_join(index: int, health: str = "127.0.0.1:9", variables: int = 0) -> pb.JoinRequest:

@@ -20,8 +20,9 @@ from statistics import fmean
 
 from psruntime.config.values import BoundRange
 from psruntime.core.members.judged_clock import JudgedClock
+from psruntime.core.members.messages import STEP_TIMES
 
-STEPS = 50  # of each worker that are played; more would see a change later, fewer take noise for one
+STEPS = STEP_TIMES  # of each worker that are played; more would see a change later, fewer take noise for one
 FEWEST = 10  # a worker with fewer steps does not count
 STEPS_BETWEEN = 64  # of the slowest worker from one choice to the next; a change costs all about one of its steps
 SECONDS_BETWEEN = 5.0  # at least, and two heartbeats

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from psruntime.core.fields import Incarnation, Positive, Reason
+
 
 @dataclass(frozen=True)
 class ClockReport:
@@ -18,8 +20,8 @@ class ClockReport:
     """
 
     worker_index: int
-    incarnation: int
-    view: int
+    incarnation: Incarnation
+    view: Positive
     steps: int
     wanted_floor: int = 0
     max_wait_s: float = 0.0
@@ -33,4 +35,4 @@ class ClockAnswer:
     """
 
     floor: int
-    reason: str = ""
+    reason: Reason = ""

@@ -98,4 +98,4 @@ def _bound(state: JobState) -> Command | None:
 def _durations(state: JobState) -> list[tuple[float, ...]]:
     """How long the last steps of each worker that steps took, without waiting for others, in seconds."""
     beats, workers = state.worker_beats, state.members.live(Role.WORKER)
-    return [beats.get(each.incarnation).step_s for each in workers if not beats.has_stopped(each.incarnation)]
+    return [beats.get(each.incarnation).step_times_s for each in workers if not beats.has_stopped(each.incarnation)]

@@ -136,7 +136,7 @@ class JobState:
         self.sync.admit(incarnation, join.machine, join.began_at)
         if member.role is Role.WORKER:
             self.failures.joined(member.index)
-            self.specs = self.specs or join.specs
+            self.specs = self.specs or join.variables
             self.identity = self.identity or join.identity
             self.fence.admit(incarnation)
             if self.view.number:

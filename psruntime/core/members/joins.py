@@ -76,7 +76,7 @@ def check_model(join: Join, specs: tuple[VariableSpec, ...] | None, identity: Mo
         ModelDiffersError: they differ; names the first difference, with both values.
     """
     what = f"worker {join.index} has another model than the job, first difference: "
-    if specs is not None and (difference := first_difference(join.specs, specs)):
+    if specs is not None and (difference := first_difference(join.variables, specs)):
         raise ModelDiffersError(
             f"{what}{difference} (here: this worker, there: the job); start it with the job's model"
         )

@@ -4,7 +4,31 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, field
 from enum import Enum
+from operator import attrgetter
+from typing import Annotated
 
+from psruntime.config.job import check_job_id
+from psruntime.core.fields import (
+    ADDRESS_CHARS,
+    BYTES_LIMIT,
+    LOCAL,
+    REMEMBERED,
+    Address,
+    AnyFloat,
+    AtMost,
+    Chars,
+    Different,
+    Incarnation,
+    Line,
+    Name,
+    Positive,
+    Reason,
+    Sent,
+    Tag,
+    Whole,
+    Words,
+    share,
+)
 from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.view import Phase, View
@@ -13,6 +37,21 @@ from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.shards.shard_messages import Position, ShardsStatus
 from psruntime.core.steering.commands import UNSTEERED, SteeringStatus
 from psruntime.core.steering.overrides import UNCHANGED, Overrides
+from psruntime.errors import UsageError
+
+VERSION_CHARS = 64
+JOIN_ID_CHARS = 64
+SPECS = 100_000  # in one message
+WORKERS = 100_000
+CAUSES = 64
+CAUSE_CHARS = 64
+GPUS = 64  # of a machine
+STEP_TIMES = 50  # of a worker
+
+Variables = Annotated[tuple[VariableSpec, ...], AtMost(SPECS), Different(attrgetter("name")), REMEMBERED]
+ByWorker = Annotated[dict[int, int], AtMost(WORKERS)]
+ByCause = Annotated[dict[Annotated[str, Line(CAUSE_CHARS)], int], AtMost(CAUSES)]
+BytesSum = Annotated[int, Whole(limit=BYTES_LIMIT)]
 
 
 @dataclass(frozen=True)
@@ -20,9 +59,9 @@ class Machine:
     """What decides how a process rounds: the model of its processor, the threads that share one operation, and the
     version of TensorFlow; empty: not known."""
 
-    processor: str
-    threads: int
-    tensorflow: str = ""
+    processor: Annotated[str, Chars(ADDRESS_CHARS)]
+    threads: Positive
+    tensorflow: Annotated[str, Chars(VERSION_CHARS)] = ""
 
 
 @dataclass(frozen=True)
@@ -30,7 +69,7 @@ class Join:
     """A process asks to become a member.
 
     `join_id` is random text, the same in every repeat of this join; `waited_s` is the time since the
-    first of them.  `job_id` names the job that the process serves.  `specs` are the variables of a worker's model, in
+    first of them.  `job_id` names the job that the process serves.  `variables` are those of a worker's model, in
     its order, without local ones and the global step, `identity` is what else the model is.
     `machine` is that of a ps, or of a worker that computes on the CPU.  `began_at` is the global step that the job had
     reached when a worker's process was started, on which its input depends.
@@ -38,16 +77,22 @@ class Join:
 
     role: Role
     index: int
-    address: str
-    health_address: str
-    join_id: str
-    job_id: str
+    address: Address
+    health_address: Address
+    join_id: Annotated[str, Chars(JOIN_ID_CHARS, least=1)]
+    job_id: Annotated[str, check_job_id]
     waited_s: float = 0.0
-    specs: tuple[VariableSpec, ...] = ()
+    variables: Variables = ()
     past: Past = UNKNOWN
     identity: ModelIdentity = UNSAID
     machine: Machine | None = None
     began_at: int = 0
+
+    def checked(self) -> Join:
+        """Itself.  Raises UsageError if it is that of a ps, and has variables."""
+        if self.role is Role.PS and self.variables:
+            raise UsageError(f"variables must be empty for a ps, got {len(self.variables)}")
+        return self
 
 
 @dataclass(frozen=True)
@@ -57,17 +102,17 @@ class NotYet:
     `tag` is that of its incarnation; `holder`, all that is known of it, stays with the coordinator.
     """
 
-    reason: str
-    tag: str
-    holder: Member | None = None
+    reason: Reason
+    tag: Tag
+    holder: Annotated[Member | None, LOCAL] = None
 
 
 @dataclass(frozen=True)
 class BytesMoved:
     """Bytes over the connections of TensorFlow's server, since its process started."""
 
-    sent: int = 0
-    received: int = 0
+    sent: BytesSum = 0
+    received: BytesSum = 0
 
 
 @dataclass(frozen=True)
@@ -78,7 +123,7 @@ class GpuMemory:
     """
 
     index: int
-    name: str
+    name: Name
     held_bytes: int
     total_bytes: int
 
@@ -91,7 +136,7 @@ class RowCounts:
     Rows that were taken back: expired, evicted.
     """
 
-    table: str
+    table: Name
     rows: int
     found: int = 0
     admitted: int = 0
@@ -118,17 +163,23 @@ class PsStats:
     buckets: int = 0
     received: int = 0
     applied: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)  # by cause
+    dropped: ByCause = field(default_factory=dict)
     max_staleness: int = 0  # largest staleness of an applied update, in versions
     pending: int = 0  # contributions to rounds that have not closed
     rolled_back: int = 0  # applied once, and undone by a return to an older state
-    received_of: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that each bucket has at least
+    received_of: ByWorker = field(default_factory=dict)  # pushes that each bucket has at least
     moved: BytesMoved | None = None  # None: the system does not report it
-    row_counts: tuple[RowCounts, ...] = ()  # of each dynamic table
+    row_counts: Annotated[tuple[RowCounts, ...], AtMost(SPECS)] = ()  # of each dynamic table
     down_weighted: int = 0  # of the applied: with a learning rate that was lowered for their staleness
 
 
 STALENESS_LIMITS = (0, *(2**power for power in range(11)))  # versions; of WorkerStats.staleness_counts
+
+
+def _of_all_limits(name: str, counts: tuple[int, ...]) -> tuple[int, ...]:
+    if len(counts) not in (0, len(STALENESS_LIMITS) + 1):
+        raise UsageError(f"{name} must be {len(STALENESS_LIMITS) + 1} numbers or none, got {len(counts)}")
+    return counts
 
 
 @dataclass(frozen=True)
@@ -139,15 +190,15 @@ class WorkerStats:
     staleness_p50: int = 0  # versions
     staleness_p99: int = 0
     examples_per_s: float = 0.0
-    loss: float | None = None
-    waiting: str = ""  # why it does not step now; empty while it does
+    loss: AnyFloat | None = None
+    waiting: Words = ""  # why it does not step now; empty while it does
     max_lead: int = 0  # mode bounded: largest lead, over the floor that it knew, at which it started a step
     moved: BytesMoved | None = None  # None: the system does not report it
     step_tensors: int | None = None  # of a step, by its plan (core/plan/plan_report.py); None: no plan, or mode sync
     skipped: int = 0  # batches that it passed over, see on_data_error
     # pushes since the process started: up to each of STALENESS_LIMITS and above the one before it, then the staler ones
-    staleness_counts: tuple[int, ...] = ()
-    gpus: tuple[GpuMemory, ...] = ()  # on which it has memory, as far as the driver reports it
+    staleness_counts: Annotated[tuple[int, ...], AtMost(len(STALENESS_LIMITS) + 1), _of_all_limits] = ()
+    gpus: Annotated[tuple[GpuMemory, ...], AtMost(GPUS)] = ()  # on which it has memory, as far as the driver reports it
 
 
 @dataclass(frozen=True)
@@ -177,7 +228,7 @@ class GraphsBuilt:
 
     rounds: bool = False
     pushes: bool = False
-    failure: str = ""
+    failure: Words = ""
     failed_build: int = 0
 
     def serve(self, mode: str) -> bool:
@@ -194,7 +245,7 @@ class WorkerBeat:
     saved_step: of the newest checkpoint, if it has written one in this view.  asked_to_stop: as in PsBeat.
     prepares: number of the view that it prepares as chief, 0 for none.  saves: it is writing a checkpoint.
     paused_epoch: the pause in which it has no step under way and begins none, 0 for none.
-    step_s: where the coordinator chooses the bound, seconds of its last steps without waits, the newest last.
+    step_times_s: where the coordinator chooses the bound, seconds of its last steps without waits, the newest last.
     starve_count: mode bounded: how often it became starved, or ended that; odd while it has no batch and no step under
     way.  failure: for which the job ends once it is saved; empty: none.  stood_still_s: as in PsBeat.
     """
@@ -210,10 +261,10 @@ class WorkerBeat:
     prepares: int = 0
     saves: bool = False
     paused_epoch: int = 0
-    step_s: tuple[float, ...] = ()
+    step_times_s: Annotated[tuple[float, ...], AtMost(STEP_TIMES)] = ()
     graphs: GraphsBuilt = GraphsBuilt()
     starve_count: int = 0
-    failure: str = ""
+    failure: Words = ""
     stood_still_s: float = 0.0
 
 
@@ -222,13 +273,13 @@ class Instructions:
     """The instructions of a member: all that it needs in order to act."""
 
     phase: Phase
-    reason: str  # why the phase is what it is
+    reason: Reason  # why the phase is what it is
     view: View
     chief: bool = False  # worker: it is the chief
     restore: bool = False  # chief: it goes back to the last checkpoint, even if the ps have newer values
     fenced_in: bool = False  # worker: every ps of the view accepts its pushes
     close: bool = False  # chief: all others have stopped, the last checkpoint can be written
-    admitted: tuple[tuple[int, int], ...] = ()  # ps: (worker index, incarnation), by index
+    admitted: tuple[tuple[int, Incarnation], ...] = ()  # ps: (worker index, incarnation), by index
     fence_revision: int = 0  # ps: of `admitted`
     clock: int = 0  # worker: its clock when it entered the view
     report_every_s: float = 0.0  # worker in mode bounded: between two reports for which no other waits
@@ -240,8 +291,8 @@ class Instructions:
     leave: bool = False  # ps that was asked to stop: nothing keeps it here; worker: it is asked to leave after its step
     settings: Overrides = UNCHANGED  # in force; ps: to write, and then in force
     pause_epoch: int = 0  # worker: the pause in which it begins no step; 0: there is none
-    pause_reason: str = ""  # why, for people
-    build: str = ""  # worker: it gets ready for the steps of this mode, and steps on as it does; empty: for no other
+    pause_reason: Words = ""  # why, for people
+    build: Words = ""  # worker: it gets ready for the steps of this mode, and steps on as it does; empty: for no other
     build_number: int = 0  # of the change for which it is to; 0: there is none
     identity: ModelIdentity | None = None  # ps: of the job's model; None: no worker has joined yet
 
@@ -253,10 +304,10 @@ class Answer:
     remark: to a join only: what of the worker's model differs from the job's and need not agree; empty if nothing does.
     """
 
-    incarnation: int
+    incarnation: Incarnation
     instructions: Instructions
-    revision: int
-    remark: str = ""
+    revision: Positive
+    remark: Words = ""
 
 
 @dataclass(frozen=True)
@@ -269,7 +320,7 @@ class PsTraffic:
 
     sent_per_s: float
     received_per_s: float
-    share: float | None = None
+    share: Annotated[float, share] | None = None
     heavy: bool = False
 
 
@@ -303,9 +354,9 @@ class MemberStatus:
 
     role: Role
     index: int
-    address: str
-    health_address: str
-    incarnation: str  # its tag: anybody may read a status
+    address: Address
+    health_address: Address
+    incarnation: Tag  # its tag: anybody may read a status
     admitted_s: float  # seconds since admission
     silent_s: float  # seconds since its last heartbeat
     chief: bool = False
@@ -318,6 +369,15 @@ class MemberStatus:
     worker_traffic: WorkerTraffic | None = None
     share: int = 0  # examples that a worker computes of the open round; 0: not known, or rounds have no shares
 
+    def checked(self) -> MemberStatus:
+        """Itself.  Raises UsageError if it has stats or traffic of the other role."""
+        is_ps = self.role is Role.PS
+        if (self.worker_stats if is_ps else self.ps_stats) is not None:
+            raise UsageError(f"stats must be that of a {self.role}")
+        if (self.worker_traffic if is_ps else self.ps_traffic) is not None:
+            raise UsageError(f"traffic must be that of a {self.role}")
+        return self
+
 
 @dataclass(frozen=True)
 class Departure:
@@ -325,9 +385,9 @@ class Departure:
 
     role: Role
     index: int
-    incarnation: str  # its tag; empty: it had not joined
+    incarnation: Tag  # its tag; empty: it had not joined
     kind: LeaveKind | None  # None: it was lost or cut off
-    reason: str
+    reason: Words
     ago_s: float
 
     def __str__(self) -> str:
@@ -341,15 +401,15 @@ class JobStatus:
     """The job as the coordinator sees it."""
 
     phase: Phase
-    reason: str
-    view: View
+    reason: Reason
+    view: Annotated[View, Sent(View.without_secrets)]
     floor: int
     global_step: int
     steps_lost: int
     members: tuple[MemberStatus, ...]
     max_lead: int = 0  # the largest lead at which a step was started, as far as reports prove it
     balanced: bool = True  # the ledgers account for every push that arrived
-    unanswered: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that some bucket has not received
+    unanswered: ByWorker = field(default_factory=dict)  # pushes that some bucket has not received
     departures: tuple[Departure, ...] = ()  # the latest last
     shards: ShardsStatus | None = None  # None: its workers take none
     steering: SteeringStatus = UNSTEERED

@@ -8,9 +8,10 @@ any of them -> FAILED, or STOPPED
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from psruntime.core.fields import Address, Incarnation
 from psruntime.errors import JobDoneError, JobFailedError, JobStoppedError, PsRuntimeError
 
 
@@ -66,8 +67,8 @@ class PsEntry:
     """One live ps: where TensorFlow reaches it, and which process that is; incarnation 0 where it is kept secret."""
 
     index: int
-    address: str
-    incarnation: int
+    address: Address
+    incarnation: Incarnation = 0
 
 
 @dataclass(frozen=True)
@@ -79,3 +80,7 @@ class View:
 
     number: int = 0
     ps: tuple[PsEntry, ...] = ()
+
+    def without_secrets(self) -> View:
+        """The view without incarnations."""
+        return replace(self, ps=tuple(replace(entry, incarnation=0) for entry in self.ps))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Annotated
+
+from psruntime.core.fields import NAME_CHARS, Name, Positive, anything
+from psruntime.errors import UsageError
 
 TRAINED_DTYPES = ("float16", "bfloat16", "float32", "float64")
 DTYPE_BYTES = dict.fromkeys(("bool", "int8", "uint8"), 1)
@@ -12,6 +16,8 @@ DTYPE_BYTES |= dict.fromkeys(("int32", "uint32", "float32"), 4)
 DTYPE_BYTES |= dict.fromkeys(("int64", "uint64", "float64"), 8)
 AGGREGATIONS = ("SUM", "MEAN", "ONLY_FIRST_REPLICA")  # as tf.VariableAggregation names them
 SPARSIFIED_FROM = 4096  # entries: of fewer all are sent, since what travels with them is not less than they are
+AXES = 254  # TensorFlow has no more
+ENTRIES_LIMIT = 2**53  # of an axis
 WAYS = 32  # rows of a set of a dynamic table; the ids of a set, 256 bytes, are read at once
 
 
@@ -23,7 +29,7 @@ class DynamicRows:
     expire_after: updates without an id after which its row is free, from 1; 0: it stays.
     """
 
-    admit_after: int = 1
+    admit_after: Positive = 1
     expire_after: int = 0
 
 
@@ -42,8 +48,8 @@ class VariableSpec:
         ps, one of AGGREGATIONS; empty: each worker changes its own copy.  One with it is not trainable and not sparse.
     """
 
-    name: str
-    shape: tuple[int, ...]
+    name: Name
+    shape: tuple[Annotated[int, anything], ...]
     dtype: str
     sparse: bool = False
     trainable: bool = True
@@ -51,6 +57,25 @@ class VariableSpec:
     group: int = 0
     dynamic: DynamicRows | None = None
     aggregation: str = ""
+
+    def checked(self) -> VariableSpec:
+        """Itself.  Raises UsageError if a field is wrong, or does not fit the others."""
+        if len(self.shape) > AXES or any(not 0 <= n < ENTRIES_LIMIT for n in self.shape):
+            raise UsageError(f"shape of {self.name} must have at most {AXES} axes of 0 to {ENTRIES_LIMIT - 1} entries")
+        dtypes = TRAINED_DTYPES if self.trainable else tuple(DTYPE_BYTES)
+        if self.dtype not in dtypes:
+            one_of = f"must be one of {', '.join(dtypes)}, got '{self.dtype[:NAME_CHARS]}'"
+            raise UsageError(f"dtype of {self.name} {one_of}")
+        if self.sparse and not self.shape:
+            raise UsageError(f"sparse of {self.name} must be false, it is a scalar")
+        if self.dynamic and not (self.sparse and self.trainable and self.group and len(self.shape) > 1 and self.size):
+            raise UsageError(f"dynamic of {self.name} must be left out, its rows cannot be given to ids")
+        if self.aggregation and (self.aggregation not in AGGREGATIONS or self.trainable or self.sparse):
+            raise UsageError(
+                f"aggregation of {self.name} must be one of {', '.join(AGGREGATIONS)}, of a variable that is neither "
+                f"trainable nor sparse, got '{self.aggregation[:NAME_CHARS]}'"
+            )
+        return self
 
     @property
     def size(self) -> int:

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Annotated, Any
 
+from psruntime.core.fields import NAME_CHARS, AtMost, Different, Line, Sent, Words, cut
 from psruntime.errors import some
 
 PSRUNTIME, TENSORFLOW, PROTOCOL = "psruntime", "TensorFlow", "protocol"
 VERSIONS = (PSRUNTIME, TENSORFLOW)  # of which major and minor have to agree
 NONE = "none"  # the value of a fact that one of two has not
 NAMED = 3  # differences in one line
+FACTS = 100_000  # in one message; a model with an optimizer for each variable has several for each
+
+FactName = Annotated[str, Line(NAME_CHARS), Sent(lambda name: cut(name, NAME_CHARS))]
 
 
 @dataclass(frozen=True)
@@ -27,9 +32,9 @@ class ModelIdentity:
     what has to agree.
     """
 
-    facts: tuple[tuple[str, str], ...] = ()
-    file: str = ""
-    text: str = ""
+    facts: Annotated[tuple[tuple[FactName, Words], ...], AtMost(FACTS), Different(itemgetter(0))] = ()
+    file: Words = ""
+    text: Annotated[str, Line(NAME_CHARS)] = ""
 
     def data(self) -> dict[str, Any]:
         """As `of_data` takes it, of what JSON knows."""

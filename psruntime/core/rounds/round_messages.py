@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
+from psruntime.core.fields import AtMost, Positive, Reason, Words
 from psruntime.core.shards.shard_messages import ShardBatch
+from psruntime.errors import UsageError
+
+MINI_BATCHES = 256  # of a step, as config.AT_MOST has it
 
 
 class ActionKind(str, Enum):
@@ -29,9 +34,9 @@ class Complete:
     local: its members trained by themselves, and what is applied is the mean of their changes, as it is.
     """
 
-    round: int
-    attempt: int
-    members: int
+    round: Positive
+    attempt: Positive
+    members: Positive
     examples: float
     local: bool = False
 
@@ -53,9 +58,15 @@ class Action:
     attempt: int = 0
     opened: int = 0
     closes: Complete | None = None
-    reason: str = ""  # for WAIT, what it waits for; for people
+    reason: Reason = ""  # for WAIT, what it waits for; for people
     share: int = 0
     local: bool = False
+
+    def checked(self) -> Action:
+        """Itself.  Raises UsageError if there is nothing to apply."""
+        if self.kind is ActionKind.APPLY and self.closes is None:
+            raise UsageError("closes is missing, though the kind is APPLY")
+        return self
 
 
 @dataclass(frozen=True)
@@ -65,8 +76,8 @@ class Computed:
     opened: the first attempt at the round.  The other fields are as in Pushed.
     """
 
-    round: int
-    opened: int
+    round: Positive
+    opened: Positive
     batch: int
     examples: float
 
@@ -80,8 +91,8 @@ class Taken:
     """
 
     first: int
-    size: int
-    batch_size: int
+    size: Positive
+    batch_size: Positive
     seconds: float
 
 
@@ -96,14 +107,14 @@ class Pushed:
     step's among them; one number if all are equal, none if they are unknown.
     """
 
-    round: int
-    attempt: int
+    round: Positive
+    attempt: Positive
     batch: int
     examples: float
     apart: bool = False
     taken: Taken | None = None
-    shard_batches: tuple[ShardBatch, ...] = ()
-    divisor: int = 1
+    shard_batches: Annotated[tuple[ShardBatch, ...], AtMost(MINI_BATCHES)] = ()
+    divisor: Positive = 1
     positions: tuple[int, ...] = ()
 
 
@@ -111,8 +122,8 @@ class Pushed:
 class Applied:
     """Report: a worker has applied the whole attempt; the variables now contain `global_step` updates."""
 
-    round: int
-    attempt: int
+    round: Positive
+    attempt: Positive
     global_step: int
 
 
@@ -120,9 +131,9 @@ class Applied:
 class Broken:
     """Report: the attempt is applied in part, or its sum is of variables that were, and cannot be repaired."""
 
-    round: int
-    attempt: int
-    reason: str
+    round: Positive
+    attempt: Positive
+    reason: Words
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from psruntime.core.fields import AtMost, Incarnation, IncarnationOrZero, Positive, Words
+from psruntime.errors import UsageError
+
+SHARDS = 100_000  # in one message
+BATCHES = 1_000_000  # of a shard
 
 
 @dataclass(frozen=True)
 class Sharding:
     """How the input is cut: `examples` of them in shards of `size`, both from 1; the last shard may be smaller."""
 
-    examples: int
-    size: int
+    examples: Positive
+    size: Positive
 
     @property
     def count(self) -> int:
@@ -29,10 +36,16 @@ class Shard:
     ticket: of this handing-out.  No two of a job have the same, and the later one has the larger.
     """
 
-    ticket: int
-    epoch: int
+    ticket: Incarnation
+    epoch: Positive
     begin: int
     end: int
+
+    def checked(self) -> Shard:
+        """Itself.  Raises UsageError if it is empty."""
+        if self.end <= self.begin:
+            raise UsageError(f"end must be above begin ({self.begin}), got {self.end}")
+        return self
 
 
 @dataclass(frozen=True)
@@ -51,9 +64,9 @@ class ShardNews:
     were passed over.
     """
 
-    ticket: int
+    ticket: Incarnation
     batches: int | None = None
-    applied: frozenset[int] = frozenset()
+    applied: Annotated[frozenset[int], AtMost(BATCHES)] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -64,10 +77,10 @@ class ShardRequest:
     """
 
     worker_index: int
-    incarnation: int
+    incarnation: Incarnation
     sharding: Sharding
-    seen: int = 0
-    news: tuple[ShardNews, ...] = ()
+    seen: IncarnationOrZero = 0
+    news: Annotated[tuple[ShardNews, ...], AtMost(SHARDS)] = ()
     max_wait_s: float = 0.0
 
 
@@ -76,7 +89,7 @@ class ShardAnswer:
     """shard: None if there is none now, for the reason given."""
 
     shard: Shard | None = None
-    reason: str = ""
+    reason: Words = ""
 
 
 @dataclass(frozen=True)
@@ -87,8 +100,8 @@ class Position:
     (order.py), ascending and apart from each other.  sharding: what the places are of; None: nothing was read yet.
     """
 
-    epoch: int = 1
-    done: tuple[tuple[int, int], ...] = ()
+    epoch: Positive = 1
+    done: Annotated[tuple[tuple[int, int], ...], AtMost(SHARDS)] = ()
     sharding: Sharding | None = None
 
     @property
@@ -121,7 +134,7 @@ class Position:
         count, least = self.sharding.count if self.sharding else 0, 0
         for first, last in self.done:
             if not least <= first < last <= count:
-                raise ValueError(f"the shards [{first}, {last}) of {count} cannot be done")
+                raise ValueError(f"done is wrong: the shards [{first}, {last}) of {count} cannot be done")
             least = last + 1
         if self.epoch < 1 or (self.sharding and min(self.sharding.examples, self.sharding.size) < 1):
             raise ValueError("epoch, examples and size must be at least 1")
@@ -132,9 +145,9 @@ class Position:
 class ShardsStatus:
     """How far a job is with its input.  again: shards that were handed out again, since the coordinator started."""
 
-    epoch: int
+    epoch: Positive
     done: int
-    of: int
+    of: Positive
     again: int
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Annotated
 
-from psruntime.config.schedule import BOUNDED, named
+from psruntime.config.schedule import BOUNDED, MODES, named
 from psruntime.config.values import AUTO
-from psruntime.core.steering.overrides import UNCHANGED, Overrides
+from psruntime.core.fields import LOCAL, AtMost, Line, Words
+from psruntime.core.steering.overrides import UNCHANGED, Overrides, check_scale
+from psruntime.errors import UsageError
 
 
 class Kind(str, Enum):
@@ -28,6 +31,9 @@ class Kind(str, Enum):
 
 CHANGES = (Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE, Kind.MODE)
 
+REQUEST_ID_CHARS = 64
+PENDING_COMMANDS = 64  # in one message
+COMMAND_CHARS = 64
 SCHEDULE, ADAPTIVE_BOUND = "--schedule", f"--bound {AUTO}"  # by what a change is wanted that no operator asked for
 
 
@@ -41,13 +47,31 @@ class Command:
     """
 
     kind: Kind
-    request_id: str
-    by: str = ""
+    request_id: Annotated[str, Line(REQUEST_ID_CHARS, least=1)]
+    by: Annotated[str, LOCAL] = ""
     bound: int = 0
-    scale: float = 1.0
+    scale: Annotated[float, check_scale] = 1.0
     mode: str = ""
     worker: int = 0
     automatic: bool = False
+
+    def checked(self) -> Command:
+        """The command without what its kind does not need.  Raises UsageError if its mode is missing."""
+        automatic = self.automatic and self.kind in (Kind.MODE, Kind.BOUND)
+        mode = self.mode if self.kind is Kind.MODE and not automatic else ""
+        if self.kind is Kind.MODE and not (automatic or mode):
+            raise UsageError(f"mode must be one of {', '.join(MODES)}")
+        has_bound = not automatic and (self.kind is Kind.BOUND or mode == BOUNDED)
+        return Command(
+            self.kind,
+            self.request_id,
+            self.by,
+            self.bound if has_bound else 0,
+            self.scale if self.kind is Kind.LEARNING_RATE_SCALE else 1.0,
+            mode,
+            self.worker if self.kind is Kind.DRAIN_WORKER else 0,
+            automatic,
+        )
 
     def __str__(self) -> str:
         """As it was typed; one for the mode of the schedule with that mode, once it is known, and so for the bound."""
@@ -116,7 +140,7 @@ class Reply:
 
     outcome: Outcome
     global_step: int = 0
-    text: str = ""
+    text: Words = ""
 
 
 @dataclass(frozen=True)
@@ -128,9 +152,9 @@ class SteeringStatus:
     """
 
     settings: Overrides = UNCHANGED
-    pending: tuple[str, ...] = ()
-    waits_for: str = ""
-    bound_reason: str = ""
+    pending: Annotated[tuple[Annotated[str, Line(COMMAND_CHARS)], ...], AtMost(PENDING_COMMANDS)] = ()
+    waits_for: Words = ""
+    bound_reason: Words = ""
 
 
 UNSTEERED = SteeringStatus()

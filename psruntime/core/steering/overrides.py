@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from psruntime.errors import UsageError
 
 LARGEST_BOUND = 2**53 - 1  # steps, as of --bound
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # a ps multiplies in float32, which has to tell it from 0 and infinity
+
+
+def check_bound(name: str, bound: int) -> int:
+    """Raises UsageError unless it can be one."""
+    if not 0 <= bound <= LARGEST_BOUND:
+        raise UsageError(f"{name} must be from 0 to {LARGEST_BOUND}, got {bound}")
+    return bound
+
+
+def check_scale(name: str, scale: float) -> float:
+    """Raises UsageError unless it can be one."""
+    if not (math.isfinite(scale) and SMALLEST_SCALE <= scale <= LARGEST_SCALE):
+        raise UsageError(f"{name} must be a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}, got {scale:g}")
+    return scale
 
 
 @dataclass(frozen=True)
@@ -24,7 +39,7 @@ class Overrides:
     revision: int = 0
     from_global_step: int = 0
     bound: int | None = None
-    learning_rate_scale: float = 1.0
+    learning_rate_scale: Annotated[float, check_scale] = 1.0
     paused: bool = False
     mode: str = ""
     automatic: bool = False
@@ -44,17 +59,3 @@ class Overrides:
 
 
 UNCHANGED = Overrides()  # of a process that has got no change
-
-
-def check_bound(name: str, bound: int) -> int:
-    """Raises UsageError unless it can be one."""
-    if not 0 <= bound <= LARGEST_BOUND:
-        raise UsageError(f"{name} must be from 0 to {LARGEST_BOUND}, got {bound}")
-    return bound
-
-
-def check_scale(name: str, scale: float) -> float:
-    """Raises UsageError unless it can be one."""
-    if not (math.isfinite(scale) and SMALLEST_SCALE <= scale <= LARGEST_SCALE):
-        raise UsageError(f"{name} must be a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}, got {scale:g}")
-    return scale

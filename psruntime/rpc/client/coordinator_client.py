@@ -11,7 +11,7 @@ import grpc
 from psruntime.config import JobConfig
 from psruntime.config.process import split_address
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
-from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet, Prepared
+from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Action
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, ShardRequest
@@ -20,20 +20,19 @@ from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
 from psruntime.rpc.security import job_token
 from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.security.tls_diagnosis import why_refused
-from psruntime.rpc.wire import field_checks, member_messages, statuses
-from psruntime.rpc.wire.action_messages import ActionRequest, action_from_wire, action_request_to_wire
+from psruntime.rpc.wire import statuses
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
-from psruntime.rpc.wire.clock_messages import clock_answer_from_wire, clock_report_to_wire
-from psruntime.rpc.wire.control_messages import ControlRequest, control_reply_from_wire, control_request_to_wire
-from psruntime.rpc.wire.heartbeat_messages import Heartbeat, heartbeat_to_wire
-from psruntime.rpc.wire.member_messages import ChiefReport, Leave
-from psruntime.rpc.wire.shard_messages import (
-    position_from_wire,
-    position_to_wire,
-    shard_answer_from_wire,
-    shard_request_to_wire,
+from psruntime.rpc.wire.codec import from_wire, to_wire
+from psruntime.rpc.wire.messages import (
+    ActionRequest,
+    ChiefReport,
+    ControlRequest,
+    Heartbeat,
+    JoinResult,
+    Leave,
+    Model,
+    job_from_wire,
 )
-from psruntime.rpc.wire.status_messages import job_from_wire, status_from_wire
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
@@ -74,49 +73,37 @@ class CoordinatorClient:
         return job_from_wire(response.job)
 
     def join(self, join: Join, deadline_s: float = DEADLINE_S) -> Answer | NotYet:
-        response: pb.JoinResponse = self._call(self._stub.Join, member_messages.join_to_wire(join), deadline_s)
-        return member_messages.join_result_from_wire(response)
+        response: pb.JoinResponse = self._call(self._stub.Join, to_wire(join, pb.JoinRequest), deadline_s)
+        return from_wire(JoinResult, response).result
 
     def heartbeat(self, heartbeat: Heartbeat, deadline_s: float = DEADLINE_S) -> Answer:
         """The deadline has to be longer than `heartbeat.max_wait_s`."""
-        request = heartbeat_to_wire(heartbeat)
+        request = to_wire(heartbeat, pb.HeartbeatRequest)
         response: pb.HeartbeatResponse = self._call(self._stub.Heartbeat, request, deadline_s)
-        return member_messages.answer_from_wire(response.answer)
+        return from_wire(Answer, response.answer)
 
     def report_clock(
         self, report: ClockReport, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S
     ) -> ClockAnswer | None:
         """None once the answer is not wanted any more.  The deadline has to be longer than `report.max_wait_s`."""
-        response = self._call_while(is_wanted, self._stub.ReportClock, clock_report_to_wire(report), deadline_s)
-        return None if response is None else clock_answer_from_wire(response)
+        request = to_wire(report, pb.ReportClockRequest)
+        response = self._call_while(is_wanted, self._stub.ReportClock, request, deadline_s)
+        return None if response is None else from_wire(ClockAnswer, response)
 
     def get_model(self, deadline_s: float = DEADLINE_S) -> tuple[VariableSpec, ...] | None:
         """The variables of the job; None while no worker has joined."""
         response: pb.GetModelResponse = self._call(self._stub.GetModel, pb.GetModelRequest(), deadline_s)
-        return member_messages.specs_from_wire(response.model.variables) if response.HasField("model") else None
+        return from_wire(Model, response.model).variables if response.HasField("model") else None
 
     def report_prepared(self, report: ChiefReport, deadline_s: float = DEADLINE_S) -> Answer:
-        prepared = report.prepared or Prepared(0)
-        request = pb.ReportPreparedRequest(
-            worker_index=report.worker_index,
-            incarnation=report.incarnation,
-            view_number=report.view,
-            global_step=prepared.global_step,
-            attempt=prepared.attempt,
-            lost_steps=prepared.steps_lost,
-            saved_step=prepared.saved_step,
-            obstacle=field_checks.clipped(report.obstacle),
-            position=None if prepared.position is None else position_to_wire(prepared.position),
-        )
+        request = to_wire(report, pb.ReportPreparedRequest)
         response: pb.ReportPreparedResponse = self._call(self._stub.ReportPrepared, request, deadline_s)
-        return member_messages.answer_from_wire(response.answer)
+        return from_wire(Answer, response.answer)
 
     def report_finished(self, report: ChiefReport, deadline_s: float = DEADLINE_S) -> Answer:
-        request = pb.ReportFinishedRequest(
-            worker_index=report.worker_index, incarnation=report.incarnation, view_number=report.view
-        )
+        request = to_wire(report, pb.ReportFinishedRequest)
         response: pb.ReportFinishedResponse = self._call(self._stub.ReportFinished, request, deadline_s)
-        return member_messages.answer_from_wire(response.answer)
+        return from_wire(Answer, response.answer)
 
     def next_action(
         self, request: ActionRequest, is_wanted: Callable[[], bool] | None, deadline_s: float = DEADLINE_S
@@ -125,36 +112,36 @@ class CoordinatorClient:
 
         is_wanted: None for a call that cannot be called off, which costs less: grpc starts a thread for one that can.
         """
-        rpc, wire = self._stub.NextAction, action_request_to_wire(request)
+        rpc, wire = self._stub.NextAction, to_wire(request, pb.NextActionRequest)
         if is_wanted is None:
-            return action_from_wire(self._call(rpc, wire, deadline_s).action)
+            return from_wire(Action, self._call(rpc, wire, deadline_s).action, "action")
         response = self._call_while(is_wanted, rpc, wire, deadline_s)
-        return None if response is None else action_from_wire(response.action)
+        return None if response is None else from_wire(Action, response.action, "action")
 
     def take_shard(
         self, request: ShardRequest, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S
     ) -> ShardAnswer | None:
         """None once it is not wanted any more.  The deadline has to be longer than `request.max_wait_s`."""
-        response = self._call_while(is_wanted, self._stub.TakeShard, shard_request_to_wire(request), deadline_s)
-        return None if response is None else shard_answer_from_wire(response)
+        response = self._call_while(is_wanted, self._stub.TakeShard, to_wire(request, pb.TakeShardRequest), deadline_s)
+        return None if response is None else from_wire(ShardAnswer, response)
 
     def get_position(self, deadline_s: float = DEADLINE_S) -> Position:
         response: pb.GetPositionResponse = self._call(self._stub.GetPosition, pb.GetPositionRequest(), deadline_s)
-        return position_from_wire(response.position)
+        return from_wire(Position, response.position, "position")
 
     def leave(self, leave: Leave, deadline_s: float = DEADLINE_S) -> None:
-        self._call(self._stub.Leave, member_messages.leave_to_wire(leave), deadline_s)
+        self._call(self._stub.Leave, to_wire(leave, pb.LeaveRequest), deadline_s)
 
     def control(self, request: ControlRequest, deadline_s: float = DEADLINE_S) -> Reply:
         """The deadline has to be longer than `request.max_wait_s`."""
-        response: pb.ControlResponse = self._call(self._stub.Control, control_request_to_wire(request), deadline_s)
-        return control_reply_from_wire(response)
+        response: pb.ControlResponse = self._call(self._stub.Control, to_wire(request, pb.ControlRequest), deadline_s)
+        return from_wire(Reply, response)
 
     def get_status(self, deadline_s: float = DEADLINE_S, watches: bool = False) -> tuple[JobStatus, JobConfig]:
         """watches: whether the caller asks again every second; then it hears of the end of the job, too."""
         request = pb.GetStatusRequest(watches=watches)
         response: pb.GetStatusResponse = self._call(self._stub.GetStatus, request, deadline_s)
-        return status_from_wire(response.status), job_from_wire(response.job)
+        return from_wire(JobStatus, response.status), job_from_wire(response.job)
 
     def close(self) -> None:
         """Ends the calls that are under way; later ones raise UnreachableError.  May be repeated."""

@@ -29,7 +29,7 @@ from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.retry import pause, retrying
 from psruntime.rpc.security.credentials import Security
-from psruntime.rpc.wire.member_messages import Leave
+from psruntime.rpc.wire.messages import Leave
 
 ASK_AGAIN_S = 0.3  # a lost holder is replaced this much later; the coordinator may probe its address each time
 REPORT_S = 2.0  # for the report of an end before the join
@@ -111,7 +111,7 @@ def join_until_admitted(context: ClientContext, registration: Registration, for_
         me.health_address,
         secrets.token_hex(16),
         context.job.job_id,
-        specs=me.specs,
+        variables=me.specs,
         past=me.past,
         identity=me.identity,
         machine=me.machine,

@@ -28,9 +28,7 @@ from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.join import Registration, join_until_admitted
 from psruntime.rpc.client.latest_answer import LatestAnswer
 from psruntime.rpc.client.retry import retrying
-from psruntime.rpc.wire.action_messages import ActionRequest
-from psruntime.rpc.wire.heartbeat_messages import Heartbeat
-from psruntime.rpc.wire.member_messages import ChiefReport, Leave
+from psruntime.rpc.wire.messages import ActionRequest, ChiefReport, Heartbeat, Leave
 
 LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does the same later
 MARGIN_S = 2.0  # of a call's deadline over the time for which the coordinator may keep it waiting

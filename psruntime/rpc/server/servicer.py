@@ -12,37 +12,42 @@ import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import grpc
 
 from psruntime.config import JobConfig
+from psruntime.core.clocks.clock_messages import ClockReport
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.coordinator.status import job_status
+from psruntime.core.fields import INDEX_LIMIT, Whole
 from psruntime.core.members import messages
 from psruntime.core.members.membership import Member
-from psruntime.core.members.messages import Answer, NotYet
+from psruntime.core.members.messages import Answer, NotYet, Prepared
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import ActionKind
 from psruntime.core.rounds.sync_rounds import Record
+from psruntime.core.shards.shard_messages import ShardRequest
 from psruntime.core.steering.commands import Outcome
 from psruntime.rpc.server.change_polls import ChangePolls
 from psruntime.rpc.server.clock_polls import ClockPolls
 from psruntime.rpc.server.dead_holder_probe import Probes
 from psruntime.rpc.server.heartbeat_polls import FRESH_S, HeartbeatPolls
 from psruntime.rpc.server.watchers import AGAIN_S, SOON_S, Watchers
-from psruntime.rpc.wire import (
-    clock_messages,
-    control_messages,
-    field_checks,
-    heartbeat_messages,
-    member_messages,
-    shard_messages,
-    statuses,
+from psruntime.rpc.wire import statuses
+from psruntime.rpc.wire.codec import from_wire, to_wire
+from psruntime.rpc.wire.messages import (
+    ActionRequest,
+    ChiefReport,
+    ControlRequest,
+    Heartbeat,
+    JoinResult,
+    Leave,
+    Model,
+    job_to_wire,
 )
-from psruntime.rpc.wire.action_messages import action_request_from_wire, action_to_wire
-from psruntime.rpc.wire.status_messages import job_to_wire, status_to_wire
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
@@ -132,7 +137,6 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._probes = Probes()
         self._watchers = Watchers()
         self._ticking: asyncio.Task[None] | None = None
-        self._specs = member_messages.SpecsReader()  # workers of a job all have the same
         self._model: tuple[tuple[VariableSpec, ...] | None, pb.GetModelResponse] = None, pb.GetModelResponse()
 
     def add_to(self, server: Any) -> None:
@@ -160,70 +164,69 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
     @_rpc
     async def GetJob(self, request: pb.GetJobRequest) -> pb.GetJobResponse:
         if request.HasField("worker_index"):
-            index = field_checks.index("worker_index", request.worker_index)
+            index = Whole(0, INDEX_LIMIT)("worker_index", request.worker_index)
             self._act(lambda now_s: self._coordinator.starts(index, now_s))
         return pb.GetJobResponse(job=self._settings)
 
     @_rpc
     async def Join(self, request: pb.JoinRequest) -> pb.JoinResponse:
-        join = member_messages.join_from_wire(request, self._specs.read)
+        join = from_wire(messages.Join, request)
         result = self._join(join)
         if isinstance(result, NotYet) and result.holder and await self._is_gone(result.holder, join):
             incarnation = result.holder.incarnation
             self._act(lambda now_s: self._coordinator.confirm_lost(incarnation, now_s))
             result = self._join(join)
-        return member_messages.join_result_to_wire(result)
+        return to_wire(JoinResult(result), pb.JoinResponse)
 
     @_rpc
     async def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
-        beat = heartbeat_messages.heartbeat_from_wire(request)
+        beat = from_wire(Heartbeat, request)
         who = (beat.role, beat.index, beat.incarnation)
         answer = self._act(lambda now_s: self._coordinator.heartbeat(*who, beat.beat, now_s))
         if answer.revision == beat.seen_revision:
             max_wait_s = min(beat.max_wait_s, self._job.heartbeat_s)
             answer = await self._heartbeat_polls.news(*who, beat.seen_revision, max_wait_s)
-        return pb.HeartbeatResponse(answer=member_messages.answer_to_wire(answer))
+        return pb.HeartbeatResponse(answer=to_wire(answer, pb.Answer))
 
     @_rpc
     async def ReportClock(self, request: pb.ReportClockRequest) -> pb.ReportClockResponse:
-        report = clock_messages.clock_report_from_wire(request)
+        report = from_wire(ClockReport, request)
         answer = self._act(lambda now_s: self._coordinator.report_clock(report, now_s))
         if report.wanted_floor > answer.floor and self._coordinator.state.trains_in(report.view):
             await self._clock_polls.reached(report.wanted_floor, min(report.max_wait_s, self._job.heartbeat_s))
             answer = self._act(lambda now_s: self._coordinator.report_clock(report, now_s))
-        return clock_messages.clock_answer_to_wire(answer)
+        return to_wire(answer, pb.ReportClockResponse)
 
     @_rpc
     async def GetModel(self, _request: pb.GetModelRequest) -> pb.GetModelResponse:
         specs = self._coordinator.state.specs
         if self._model[0] is not specs:  # 100,000 variables take 0.2 s
-            model = None if specs is None else pb.Model(variables=member_messages.specs_to_wire(specs))
+            model = None if specs is None else to_wire(Model(specs), pb.Model)
             self._model = specs, pb.GetModelResponse(model=model)
         return self._model[1]
 
     @_rpc
     async def ReportPrepared(self, request: pb.ReportPreparedRequest) -> pb.ReportPreparedResponse:
-        report = member_messages.chief_report_from_wire(request)
-        chief, prepared = (report.worker_index, report.incarnation), report.prepared
-        assert prepared is not None
+        report = from_wire(ChiefReport, request)
+        chief, prepared = (report.worker_index, report.incarnation), report.prepared or Prepared(0)
         if report.obstacle:
             answer = self._act(
                 lambda now_s: self._coordinator.report_obstacle(*chief, report.view, report.obstacle, now_s)
             )
         else:
             answer = self._act(lambda now_s: self._coordinator.report_prepared(*chief, report.view, prepared, now_s))
-        return pb.ReportPreparedResponse(answer=member_messages.answer_to_wire(answer))
+        return pb.ReportPreparedResponse(answer=to_wire(answer, pb.Answer))
 
     @_rpc
     async def ReportFinished(self, request: pb.ReportFinishedRequest) -> pb.ReportFinishedResponse:
-        report = member_messages.chief_report_from_wire(request)
+        report = from_wire(ChiefReport, request)
         chief = (report.worker_index, report.incarnation)
         answer = self._act(lambda now_s: self._coordinator.report_finished(*chief, report.view, now_s))
-        return pb.ReportFinishedResponse(answer=member_messages.answer_to_wire(answer))
+        return pb.ReportFinishedResponse(answer=to_wire(answer, pb.Answer))
 
     @_rpc
     async def NextAction(self, request: pb.NextActionRequest) -> pb.NextActionResponse:
-        asked = action_request_from_wire(request)
+        asked = from_wire(ActionRequest, request)
         worker = (asked.worker_index, asked.incarnation)
         action = self._act(
             lambda now_s: self._coordinator.next_action(*worker, asked.view, asked.report, now_s, asked.starved_since)
@@ -235,11 +238,11 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
                 lambda action: action.kind is not ActionKind.WAIT,
                 max_wait_s,
             )
-        return pb.NextActionResponse(action=action_to_wire(action))
+        return pb.NextActionResponse(action=to_wire(action, pb.Action))
 
     @_rpc
     async def TakeShard(self, request: pb.TakeShardRequest) -> pb.TakeShardResponse:
-        asked = shard_messages.shard_request_from_wire(request)
+        asked = from_wire(ShardRequest, request)
         answer = self._act(lambda now_s: self._coordinator.take_shard(asked, now_s))
         if answer.shard is None:
             phase, max_wait_s = self._coordinator.state.phase, min(asked.max_wait_s, self._job.heartbeat_s)
@@ -248,30 +251,31 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
                 lambda answer: answer.shard is not None or self._coordinator.state.phase is not phase,
                 max_wait_s,
             )
-        return shard_messages.shard_answer_to_wire(answer)
+        return to_wire(answer, pb.TakeShardResponse)
 
     @_rpc
     async def GetPosition(self, _request: pb.GetPositionRequest) -> pb.GetPositionResponse:
-        return pb.GetPositionResponse(position=shard_messages.position_to_wire(self._coordinator.state.shards.position))
+        return pb.GetPositionResponse(position=to_wire(self._coordinator.state.shards.position, pb.Position))
 
     @_rpc
     async def Leave(self, request: pb.LeaveRequest) -> pb.LeaveResponse:
-        leave = member_messages.leave_from_wire(request)
+        leave = from_wire(Leave, request)
         who = (leave.role, leave.index, leave.incarnation)
         self._act(lambda now_s: self._coordinator.leave(*who, leave.kind, leave.reason, now_s))
         return pb.LeaveResponse()
 
     @_rpc_from
     async def Control(self, request: pb.ControlRequest, peer: Callable[[], str]) -> pb.ControlResponse:
-        asked = control_messages.control_request_from_wire(request, caller_of(peer()))
-        reply = self._act(lambda now_s: self._coordinator.control(asked.command, now_s))
+        asked = from_wire(ControlRequest, request)
+        command = replace(asked.command, by=caller_of(peer()))
+        reply = self._act(lambda now_s: self._coordinator.control(command, now_s))
         if reply.outcome is Outcome.PENDING:
             reply = await self._control_polls.news(
-                lambda: self._coordinator.control_reply(asked.command.request_id),
+                lambda: self._coordinator.control_reply(command.request_id),
                 lambda reply: reply.outcome is not Outcome.PENDING,
                 min(asked.max_wait_s, self._job.heartbeat_s),
             )
-        return control_messages.control_reply_to_wire(reply)
+        return to_wire(reply, pb.ControlResponse)
 
     @_rpc_from
     async def GetStatus(self, request: pb.GetStatusRequest, peer: Callable[[], str]) -> pb.GetStatusResponse:
@@ -279,7 +283,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         if request.watches:
             self._watchers.ask(peer(), self._coordinator.state.phase.over, self._now())
         status = job_status(self._coordinator.state, self._now())
-        return pb.GetStatusResponse(status=status_to_wire(status), job=self._settings)
+        return pb.GetStatusResponse(status=to_wire(status, pb.JobStatus), job=self._settings)
 
     def refusal(self, rpc: str, error: Exception) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
         """Status, details and trailing metadata that an error travels as; logs a defect."""

@@ -45,7 +45,7 @@ class WorkerFacts:
         self._starve_count = 0  # as WorkerBeat.starve_count
         self._pause_epoch = (0, 0)  # incarnation with the instruction, and the epoch, 0 for none
         self._under_way = 0  # steps that were begun and have not ended
-        self._step_s: deque[float] = deque(maxlen=STEPS)  # as WorkerBeat.step_s
+        self._step_s: deque[float] = deque(maxlen=STEPS)  # as WorkerBeat.step_times_s
         self._waiting = "starting"
         self._works_since_s = 0.0  # while there is no reason to wait; monotonic
 

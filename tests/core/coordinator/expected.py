@@ -112,7 +112,7 @@ class Expected:
             return UsageError, holder
         if any(is_loopback(join) != is_loopback(other.join) for other in self.live.values()):
             return UsageError, holder
-        if join.role is Role.WORKER and self.specs not in (None, join.specs):
+        if join.role is Role.WORKER and self.specs not in (None, join.variables):
             return ModelDiffersError, holder
         if join.role is Role.WORKER and self.identity and any(differences(join.identity, self.identity, "the job")):
             return ModelDiffersError, holder

@@ -113,7 +113,8 @@ class Scenario:
             beat = WorkerBeat(
                 told.view.number, facts.get("steps", 0), step, "stopped" in said, closed_parts=facts.get("parts", 0),
                 saved_step=facts.get("saved"), asked_to_stop=asked, prepares=facts.get("prepares", 0),
-                saves="saving" in said, paused_epoch=facts.get("paused", 0), step_s=took(said), graphs=built(said),
+                saves="saving" in said, paused_epoch=facts.get("paused", 0), step_times_s=took(said),
+                graphs=built(said),
             )  # fmt: skip
         return [self.heard(member, self.core.heartbeat(role, index, incarnation, beat, self.now_s))]
 

@@ -43,7 +43,7 @@ class Job:
         self.incarnations[role, index] = number
         specs = SPECS if role is Role.WORKER else ()
         address = f"127.0.0.1:{number}"
-        join = Join(role, index, address, address, f"{number}", self.job.job_id, specs=specs, past=past)
+        join = Join(role, index, address, address, f"{number}", self.job.job_id, variables=specs, past=past)
         assert isinstance(self.core.join(join, number, self.now_s), Answer)
 
     def told(self, role: Role, index: int) -> Instructions:

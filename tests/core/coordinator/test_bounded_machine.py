@@ -76,7 +76,13 @@ class BoundedMachine(RuleBasedStateMachine):
         port = 5000 + self.ports
         specs = MODEL if role is Role.WORKER else ()
         join = Join(
-            role, index, f"127.0.0.1:{port}", f"127.0.0.1:{port + 1000}", f"join {port}", self.job.job_id, specs=specs
+            role,
+            index,
+            f"127.0.0.1:{port}",
+            f"127.0.0.1:{port + 1000}",
+            f"join {port}",
+            self.job.job_id,
+            variables=specs,
         )
         self.watched.join(join)
 

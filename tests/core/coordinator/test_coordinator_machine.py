@@ -85,7 +85,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         host = f"10.0.0.{1 + index % 250}" if remote else "127.0.0.1"
         specs = MODEL if role is Role.WORKER else ()
         places = (f"{host}:{port}", f"{host}:{port + 1000}")
-        return Join(role, index, *places, f"join {port}", self.job.job_id, specs=specs)
+        return Join(role, index, *places, f"join {port}", self.job.job_id, variables=specs)
 
     def try_join(self, join: Join) -> None:
         self.joins.append(join)
@@ -120,7 +120,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if flaw == "job":
             join = replace(join, job_id="another")
         if flaw == "model" and role is Role.WORKER:
-            join = replace(join, specs=OTHER_MODEL)
+            join = replace(join, variables=OTHER_MODEL)
         self.try_join(join)
 
     @precondition(lambda self: self.joins)

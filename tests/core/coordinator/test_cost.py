@@ -31,7 +31,7 @@ def trains_with(workers: int, mode: str) -> Coordinator:
     for index in range(workers):
         address = f"127.0.0.1:{index + 10}"
         coordinator.join(
-            Join(Role.WORKER, index, address, address, f"{index}", job.job_id, specs=specs), FIRST + index, 0.0
+            Join(Role.WORKER, index, address, address, f"{index}", job.job_id, variables=specs), FIRST + index, 0.0
         )
     revision = coordinator.answer(Role.PS, 0, PS).instructions.fence_revision
     coordinator.heartbeat(Role.PS, 0, PS, PsBeat(revision), 0.1)

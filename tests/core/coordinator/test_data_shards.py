@@ -70,7 +70,7 @@ class Job:
         self.joined += 1
         at = f"127.0.0.1:{self.joined}"
         specs = (VariableSpec("kernel", (4,), "float32"),) if role is Role.WORKER else ()
-        answer = self.core.join(Join(role, index, at, at, at, self.job.job_id, specs=specs), self.joined, 0.0)
+        answer = self.core.join(Join(role, index, at, at, at, self.job.job_id, variables=specs), self.joined, 0.0)
         assert isinstance(answer, Answer)
         return answer.incarnation
 
@@ -203,7 +203,7 @@ def test_a_stopped_worker_gives_its_shard_to_others() -> None:
     for number, (role, index) in enumerate([(Role.PS, 0), (Role.WORKER, 0), (Role.WORKER, 1)], 1):
         at = f"127.0.0.1:{number}"
         of = specs if role is Role.WORKER else ()
-        core.join(Join(role, index, at, at, at, config.job_id, specs=of), number, 0.0)
+        core.join(Join(role, index, at, at, at, config.job_id, variables=of), number, 0.0)
     waits = core.take_shard(ShardRequest(0, 2, SHARDING), 0.0)
     assert waits.shard is None and waits.reason == "nothing is read in phase PREPARING"
     core.report_prepared(0, 2, 1, Prepared(7, position=Position(1, ((0, 3),), SHARDING)), 0.0)
@@ -224,7 +224,7 @@ def test_a_job_whose_epochs_are_done_drains_at_once() -> None:
     core = Coordinator(config, 0.0)
     specs = (VariableSpec("kernel", (4,), "float32"),)
     core.join(Join(Role.PS, 0, "127.0.0.1:1", "127.0.0.1:1", "a", config.job_id), 1, 0.0)
-    core.join(Join(Role.WORKER, 0, "127.0.0.1:2", "127.0.0.1:2", "b", config.job_id, specs=specs), 2, 0.0)
+    core.join(Join(Role.WORKER, 0, "127.0.0.1:2", "127.0.0.1:2", "b", config.job_id, variables=specs), 2, 0.0)
     core.report_prepared(0, 2, 1, Prepared(40, position=Position(3, (), SHARDING)), 0.0)
     assert core.state.phase is Phase.DRAINING
     assert core.state.reason == (

@@ -55,7 +55,7 @@ class Job:
         role, index = who
         address = f"127.0.0.1:{self.joined}"
         specs = SPECS if role is Role.WORKER else ()
-        join = Join(role, index, address, address, f"{self.joined}", self.job.job_id, specs=specs)
+        join = Join(role, index, address, address, f"{self.joined}", self.job.job_id, variables=specs)
         if isinstance(self.core.join(join, self.joined, self.now_s), Answer):
             self.incarnations[who] = self.joined
             self.asked.discard(who)

@@ -36,7 +36,7 @@ class Watched(Expected):
             if join.role is Role.PS:
                 self.missing_s.pop(join.index, None)
             else:
-                self.specs, self.identity = join.specs, self.identity or join.identity
+                self.specs, self.identity = join.variables, self.identity or join.identity
                 self.live[incarnation].rests = self.drains
                 self.fill_in_a_chief()
                 self.pass_on_the_chief(self.state.phase)

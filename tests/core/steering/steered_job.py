@@ -246,7 +246,7 @@ class SteeredJob:
         step = self.global_step if worker.view == instructions.view.number else 0
         beat = WorkerBeat(
             worker.view, worker.steps, step, stopped, saved_step=worker.saved, asked_to_stop=instructions.leave,
-            paused_epoch=paused, step_s=worker.step_s, graphs=graphs,
+            paused_epoch=paused, step_times_s=worker.step_s, graphs=graphs,
         )  # fmt: skip
         self.core.heartbeat(Role.WORKER, index, worker.incarnation, beat, self.now_s)
 

@@ -25,7 +25,7 @@ from psruntime.errors import (
 )
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.membership_client import a_poll_s
-from psruntime.rpc.wire.member_messages import Leave
+from psruntime.rpc.wire.messages import Leave
 from tests.rpc.client.membership_clients import joined, phase_is
 from tests.rpc.conftest import JOB_ID, LONG, PAIR, SPECS, a_beat, a_join
 from tests.support.polling import poll_until

@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from psruntime.config import JobConfig
+from psruntime.core.clocks.clock_messages import ClockReport
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, Prepared, PsBeat, WorkerBeat
@@ -21,12 +22,8 @@ from psruntime.core.members.view import Phase
 from psruntime.core.rounds.round_messages import Pushed
 from psruntime.core.shards.shard_messages import Sharding, ShardRequest
 from psruntime.rpc.security import job_token
-from psruntime.rpc.wire import member_messages
-from psruntime.rpc.wire.action_messages import ActionRequest, action_request_to_wire
-from psruntime.rpc.wire.clock_messages import ClockReport, clock_report_to_wire
-from psruntime.rpc.wire.heartbeat_messages import heartbeat_to_wire
-from psruntime.rpc.wire.member_messages import ChiefReport, Leave
-from psruntime.rpc.wire.shard_messages import shard_request_to_wire
+from psruntime.rpc.wire.codec import to_wire
+from psruntime.rpc.wire.messages import ActionRequest, ChiefReport, Leave
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.conftest import JOB_ID, LONG, Stage, a_beat, a_join
 from tests.support.certificates import TOKEN, YESTERDAY, Authority
@@ -68,7 +65,9 @@ class Job:
 
 
 def heartbeat(job: Job) -> Any:
-    return heartbeat_to_wire(a_beat(job.ps, Role.PS, 0, PsBeat(job.ps.instructions.fence_revision + 1, 1, 3)))
+    return to_wire(
+        a_beat(job.ps, Role.PS, 0, PsBeat(job.ps.instructions.fence_revision + 1, 1, 3)), pb.HeartbeatRequest
+    )
 
 
 def chief(job: Job) -> tuple[int, int]:
@@ -77,7 +76,7 @@ def chief(job: Job) -> tuple[int, int]:
 
 
 def action(job: Job) -> Any:
-    return action_request_to_wire(ActionRequest(*chief(job), 1, Pushed(1, 1, 0, 64.0)))
+    return to_wire(ActionRequest(*chief(job), 1, Pushed(1, 1, 0, 64.0)), pb.NextActionRequest)
 
 
 @dataclass(frozen=True)
@@ -92,23 +91,23 @@ class Rpc:
 
 RPCS = {
     "GetJob": Rpc(lambda _: pb.GetJobRequest(), changes=False),
-    "Join": Rpc(lambda _: member_messages.join_to_wire(a_join(Role.WORKER, 2))),
+    "Join": Rpc(lambda _: to_wire(a_join(Role.WORKER, 2), pb.JoinRequest)),
     "Heartbeat": Rpc(heartbeat),
-    "ReportClock": Rpc(lambda job: clock_report_to_wire(ClockReport(*chief(job), 1, 1))),
+    "ReportClock": Rpc(lambda job: to_wire(ClockReport(*chief(job), 1, 1), pb.ReportClockRequest)),
     "GetModel": Rpc(lambda _: pb.GetModelRequest(), changes=False),
     "ReportPrepared": Rpc(
-        lambda job: pb.ReportPreparedRequest(worker_index=0, incarnation=chief(job)[1], view_number=1),
+        lambda job: pb.ReportPreparedRequest(worker_index=0, incarnation=chief(job)[1], view=1),
         Phase.PREPARING,
     ),
     "ReportFinished": Rpc(
-        lambda job: pb.ReportFinishedRequest(worker_index=0, incarnation=chief(job)[1], view_number=1),
+        lambda job: pb.ReportFinishedRequest(worker_index=0, incarnation=chief(job)[1], view=1),
         Phase.DRAINING,
     ),
     "NextAction": Rpc(action, job=SYNC),
-    "TakeShard": Rpc(lambda job: shard_request_to_wire(ShardRequest(*chief(job), Sharding(100, 10)))),
+    "TakeShard": Rpc(lambda job: to_wire(ShardRequest(*chief(job), Sharding(100, 10)), pb.TakeShardRequest)),
     "GetPosition": Rpc(lambda _: pb.GetPositionRequest(), changes=False),
-    "Leave": Rpc(lambda job: member_messages.leave_to_wire(Leave(Role.WORKER, *chief(job), LeaveKind.FATAL, "bye"))),
-    "Control": Rpc(lambda _: pb.ControlRequest(request_id="one", command="CONTROL_COMMAND_PAUSE")),
+    "Leave": Rpc(lambda job: to_wire(Leave(Role.WORKER, *chief(job), LeaveKind.FATAL, "bye"), pb.LeaveRequest)),
+    "Control": Rpc(lambda _: pb.ControlRequest(command={"request_id": "one", "kind": "CONTROL_COMMAND_PAUSE"})),
     "GetStatus": Rpc(lambda _: pb.GetStatusRequest(), changes=False),
 }
 

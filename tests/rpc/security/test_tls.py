@@ -19,7 +19,7 @@ from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.client.retry import retrying
 from psruntime.rpc.security.credentials import OPEN, Security
-from psruntime.rpc.wire.member_messages import Leave
+from psruntime.rpc.wire.messages import Leave
 from tests.rpc.conftest import LONG, PAIR, Events, a_beat, a_join, hold
 from tests.support.certificates import YESTERDAY, Authority, loaded, trusting
 from tests.support.polling import poll_until

@@ -11,7 +11,7 @@ from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import Answer, Assignment, LeaveKind, Prepared
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.rpc.wire.member_messages import Leave
+from psruntime.rpc.wire.messages import Leave
 from tests.rpc.client.membership_clients import joined, phase_is
 from tests.rpc.conftest import JOB_ID, LONG, SPECS, Stage, a_join
 from tests.support.polling import poll_until
@@ -80,7 +80,7 @@ class Honest:
         assert status.view.number == 1
         assert with_liar or (status.phase, status.global_step) == (Phase.TRAINING, 0)
         self.check_events()
-        join = replace(a_join(Role.WORKER, NEWCOMER, health=self.health), specs=self._specs)
+        join = replace(a_join(Role.WORKER, NEWCOMER, health=self.health), variables=self._specs)
         answer = poll_until(lambda: self.client.join(join), 30, "a newcomer is admitted")
         assert isinstance(answer, Answer)
         self.client.leave(Leave(Role.WORKER, NEWCOMER, answer.incarnation, LeaveKind.ASKED, "the test is over"))

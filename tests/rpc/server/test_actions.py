@@ -16,8 +16,7 @@ from psruntime.core.members.messages import LeaveKind, Prepared
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Complete, Pushed, Taken
 from psruntime.errors import ReplacedError, UnreachableError, UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.wire.action_messages import ActionRequest
-from psruntime.rpc.wire.member_messages import ChiefReport, Leave
+from psruntime.rpc.wire.messages import ActionRequest, ChiefReport, Leave
 from tests.rpc.conftest import JOB_ID, LONG, Stage, a_join
 from tests.support.polling import poll_until
 

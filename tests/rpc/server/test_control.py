@@ -21,8 +21,7 @@ from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.server.servicer import caller_of
-from psruntime.rpc.wire.control_messages import ControlRequest
-from psruntime.rpc.wire.member_messages import ChiefReport
+from psruntime.rpc.wire.messages import ChiefReport, ControlRequest
 from tests.rpc.conftest import JOB_ID, LONG, Stage, a_beat, a_join, hold
 from tests.support.polling import poll_until
 
@@ -123,7 +122,7 @@ def test_a_request_that_is_repeated_counts_once(job: TrainingJob, stage: Stage) 
     ("request_", "line"),
     [
         (a_request(name=""), "request_id must have 1 to 64 characters, got 0"),
-        (a_request(Kind.LEARNING_RATE_SCALE, scale=-1.0), "learning-rate-scale must be a number from 1e-30 to 1e"),
+        (a_request(Kind.LEARNING_RATE_SCALE, scale=-1.0), "command.scale must be a number from 1e-30 to 1e"),
         (a_request(Kind.SAVE), "the job has no --checkpoint-dir, so nothing is saved"),
         (a_request(Kind.DRAIN_WORKER, worker=3), "there is no worker 3; live are: 0"),
         (a_request(Kind.DRAIN_WORKER, worker=0), "worker 0 is the only one that stays"),

@@ -9,9 +9,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Answer
 from psruntime.core.members.view import Phase
 from psruntime.rpc.server.servicer import CoordinationServicer
-from psruntime.rpc.wire import heartbeat_messages, member_messages
+from psruntime.rpc.wire.codec import from_wire, to_wire
+from psruntime.rpc.wire.messages import JoinResult
+from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 from tests.rpc.conftest import JOB_ID, LONG, a_beat, a_join
 
@@ -25,12 +28,12 @@ def test_health_answers_and_news_reaches_all_while_300_heartbeats_are_held(stage
     async def member(index: int, held: asyncio.Semaphore) -> Phase:
         async with grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
             stub = pb_grpc.CoordinationServiceStub(channel)
-            joined = await stub.Join(member_messages.join_to_wire(a_join(Role.WORKER, index)), timeout=60)
-            answer = member_messages.join_result_from_wire(joined)
+            joined = await stub.Join(to_wire(a_join(Role.WORKER, index), pb.JoinRequest), timeout=60)
+            answer = from_wire(JoinResult, joined).result
             while answer.instructions.phase is Phase.FORMING:
                 held.release()
-                wire = heartbeat_messages.heartbeat_to_wire(a_beat(answer, Role.WORKER, index, wait_s=LONG))
-                answer = member_messages.answer_from_wire((await stub.Heartbeat(wire, timeout=60)).answer)
+                wire = to_wire(a_beat(answer, Role.WORKER, index, wait_s=LONG), pb.HeartbeatRequest)
+                answer = from_wire(Answer, (await stub.Heartbeat(wire, timeout=60)).answer)
             return answer.instructions.phase
 
     async def all_of_them() -> list[Phase]:
@@ -44,9 +47,7 @@ def test_health_answers_and_news_reaches_all_while_300_heartbeats_are_held(stage
             answer = await health.Check(request, timeout=10)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
             assert not any(member.done() for member in members)
-            await pb_grpc.CoordinationServiceStub(channel).Join(
-                member_messages.join_to_wire(a_join(Role.PS, 0)), timeout=10
-            )
+            await pb_grpc.CoordinationServiceStub(channel).Join(to_wire(a_join(Role.PS, 0), pb.JoinRequest), timeout=10)
         return await asyncio.gather(*members)
 
     assert asyncio.run(all_of_them()) == [Phase.PREPARING] * WORKERS

@@ -17,7 +17,8 @@ from psruntime.errors import UnreachableError
 from psruntime.rpc.server.load_shedding import UNFETCHED
 from psruntime.rpc.server.servicer import CoordinationServicer
 from psruntime.rpc.wire.channel_options import CALLS_PER_CONNECTION, MESSAGE_BYTES
-from psruntime.rpc.wire.member_messages import specs_to_wire
+from psruntime.rpc.wire.codec import to_wire
+from psruntime.rpc.wire.messages import Model
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.server.honest import JOB, PLACES, Honest
 from tests.support import http2
@@ -31,7 +32,7 @@ SPARE_FILES = 200  # for whatever else a process has open
 CONNECTION_BYTES = 40_000
 MESSAGE_COST = 12  # times its size: half of that in gRPC, Python and protobuf together, and double to be safe
 MODEL = tuple(VariableSpec(f"tower/layer_{i}/kernel", (128, 128), "float32") for i in range(20_000))
-MODEL_BYTES = pb.Model(variables=specs_to_wire(MODEL)).ByteSize()
+MODEL_BYTES = to_wire(Model(MODEL), pb.Model).ByteSize()
 MB = 1_000_000
 
 # The times after which the server closes a connection, in ms; in the product they are longer.

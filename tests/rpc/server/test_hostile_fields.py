@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import STALENESS_LIMITS
-from psruntime.rpc.wire.member_messages import specs_to_wire
+from psruntime.rpc.wire.codec import to_wire
+from psruntime.rpc.wire.messages import Model
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.conftest import JOB_ID, SPECS
 from tests.rpc.server.honest import JOB, PLACES, Honest
@@ -53,7 +54,7 @@ class Caller:
         self._place = {
             "role": pb.ROLE_WORKER, "index": index, "worker_index": index, "join_id": f"join {index}",
             "job_id": JOB_ID, "address": "127.0.0.1:8", "health_address": health, "waited": {},
-            "variables": specs_to_wire(SPECS), "identity": {},
+            "variables": to_wire(Model(SPECS), pb.Model).variables, "identity": {},
         }  # fmt: skip
         self._is_member, self._is_lost = is_member, True
         self._incarnation = 1 + secrets.randbelow(2**62)
@@ -61,8 +62,10 @@ class Caller:
 
     def requests(self, rpc: str) -> list[Message]:
         """What is right of a member, with every field and part."""
-        facts = {"kind": pb.LEAVE_KIND_ERROR, "seen_revision": 0, "wanted_floor_steps": 0, "max_wait": {}}
+        facts = {"kind": pb.LEAVE_KIND_ERROR, "seen_revision": 0, "wanted_floor": 0, "max_wait": {}}
         facts["incarnation"], facts["failure"] = self._incarnation, ""
+        if rpc == "Control":
+            facts["kind"] = pb.CONTROL_COMMAND_PAUSE
         facts["staleness_counts"] = [1] * (len(STALENESS_LIMITS) + 1)
         return whole(METHODS[rpc].input_type._concrete_class, {**self._place, **facts})
 
@@ -219,7 +222,7 @@ def test_a_stranger_learns_no_incarnation(stage):
             for rpc, method in METHODS.items():
                 join = {"join_id": "another", "job_id": JOB_ID, "waited": {}}
                 join |= {"address": "127.0.0.1:8", "health_address": "127.0.0.1:9"}
-                join["variables"] = specs_to_wire(SPECS) if role is Role.WORKER else []
+                join["variables"] = to_wire(Model(SPECS), pb.Model).variables if role is Role.WORKER else []
                 for request in whole(method.input_type._concrete_class, place | join):
                     try:
                         call = channel.unary_unary(f"/{SERVICE.full_name}/{rpc}")

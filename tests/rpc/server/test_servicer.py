@@ -23,7 +23,7 @@ from psruntime.errors import (
 )
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.join import end_reported
-from psruntime.rpc.wire.member_messages import ChiefReport, Leave
+from psruntime.rpc.wire.messages import ChiefReport, Leave
 from tests.rpc.conftest import JOB_ID, LONG, SPECS, a_beat, a_join, hold
 from tests.support.polling import poll_until
 
@@ -174,7 +174,7 @@ def test_the_tick_ends_leases_without_any_call(stage):
 def test_refusals_keep_their_kind(client):
     client.join(a_join(Role.WORKER, 0, health="127.0.0.1:9"))
     with pytest.raises(ModelDiffersError, match="has another model than the job"):
-        client.join(replace(a_join(Role.WORKER, 1), specs=()))
+        client.join(replace(a_join(Role.WORKER, 1), variables=()))
     with pytest.raises(UsageError, match="ps index 5 is out of range: the job has ps 1"):
         client.join(a_join(Role.PS, 5))
     with pytest.raises(UsageError, match="join_id must have 1 to 64 characters, got 65"):

@@ -15,7 +15,7 @@ from psruntime.core.members.messages import LeaveKind, Prepared
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, Sharding, ShardNews, ShardRequest
 from psruntime.errors import ReplacedError, UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.wire.member_messages import ChiefReport, Leave
+from psruntime.rpc.wire.messages import ChiefReport, Leave
 from tests.rpc.conftest import JOB_ID, LONG, Stage, a_join
 from tests.support.polling import poll_until
 

@@ -8,16 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psruntime.core import fields
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Complete, Computed, Pushed, Taken
 from psruntime.errors import UsageError
-from psruntime.rpc.wire import field_checks
-from psruntime.rpc.wire.action_messages import (
-    ActionRequest,
-    action_from_wire,
-    action_request_from_wire,
-    action_request_to_wire,
-    action_to_wire,
-)
+from psruntime.rpc.wire.codec import from_wire, to_wire
+from psruntime.rpc.wire.messages import ActionRequest
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.wire.test_messages import counts, incarnations, indices, spans, texts, words
 from tests.rpc.wire.test_shard_messages import shard_batches
@@ -25,7 +20,7 @@ from tests.support.messages import messages
 from tests.support.selection import examples
 
 relaxed = settings(deadline=None)
-numbers = st.integers(1, field_checks.COUNT_LIMIT - 1)
+numbers = st.integers(1, fields.COUNT_LIMIT - 1)
 amounts = st.floats(0, 1e300)
 takens = st.none() | st.builds(Taken, counts, numbers, numbers, amounts)
 positions = st.lists(st.integers(0, 2**31 - 1), max_size=3).map(tuple)
@@ -46,13 +41,13 @@ turns = st.builds(Action, st.sampled_from(ActionKind), counts, counts, counts, c
 @relaxed
 @given(requests)
 def test_a_request_comes_back(request):
-    assert action_request_from_wire(action_request_to_wire(request)) == request
+    assert from_wire(ActionRequest, to_wire(request, pb.NextActionRequest)) == request
 
 
 @relaxed
 @given(turns)
 def test_a_turn_comes_back(action):
-    assert action_from_wire(action_to_wire(action)) == action
+    assert from_wire(Action, to_wire(action, pb.Action)) == action
 
 
 def test_every_duty_is_on_the_wire_and_no_other():
@@ -64,15 +59,16 @@ def test_every_duty_is_on_the_wire_and_no_other():
 def test_what_is_sent_is_cut_to_its_limit():
     long = "bad \udcff" + "x" * 10_000
     assert (
-        len(action_request_to_wire(ActionRequest(0, 1, 1, Broken(1, 1, long))).broken.reason) == field_checks.TEXT_CHARS
+        len(to_wire(ActionRequest(0, 1, 1, Broken(1, 1, long)), pb.NextActionRequest).broken.reason)
+        == fields.TEXT_CHARS
     )
-    assert action_to_wire(Action(ActionKind.WAIT, reason=long)).reason.startswith("bad ?xx")
+    assert to_wire(Action(ActionKind.WAIT, reason=long), pb.Action).reason.startswith("bad ?xx")
 
 
 def _request(**changes):
-    wire = action_request_to_wire(ActionRequest(1, 7, 2))
+    wire = to_wire(ActionRequest(1, 7, 2), pb.NextActionRequest)
     wire.MergeFrom(pb.NextActionRequest(**changes))
-    return action_request_from_wire, wire
+    return ActionRequest, wire
 
 
 def _part(**changes):
@@ -80,15 +76,15 @@ def _part(**changes):
 
 
 def _turn(**changes):
-    wire = action_to_wire(Action(ActionKind.WAIT))
+    wire = to_wire(Action(ActionKind.WAIT), pb.Action)
     wire.MergeFrom(pb.Action(**changes))
-    return action_from_wire, wire
+    return Action, wire
 
 
 @pytest.mark.parametrize(
     ("call", "line"),
     [
-        ((action_request_from_wire, pb.NextActionRequest(incarnation=1)), "view_number must be from 1"),
+        ((ActionRequest, pb.NextActionRequest(incarnation=1)), "view must be from 1"),
         (_request(worker_index=-1), "worker_index must be from 0"),
         (_request(incarnation=-7), "incarnation must be from 1"),
         (_request(max_wait={"seconds": -1}), "max_wait must be from 0"),
@@ -103,10 +99,10 @@ def _turn(**changes):
             _request(pushed={"round": 1, "attempt": 1, "examples": math.nan}),
             "pushed.examples must be a finite number from 0",
         ),
-        (_request(pushed=_part(first=-1)), "taken.first must be from 0"),
-        (_request(pushed=_part(size=0)), "taken.size must be from 1"),
-        (_request(pushed=_part(batch_size=-3)), "taken.batch_size must be from 1"),
-        (_request(pushed=_part(seconds=math.nan)), "taken.seconds must be a finite number from 0"),
+        (_request(pushed=_part(first=-1)), "pushed.taken.first must be from 0"),
+        (_request(pushed=_part(size=0)), "pushed.taken.size must be from 1"),
+        (_request(pushed=_part(batch_size=-3)), "pushed.taken.batch_size must be from 1"),
+        (_request(pushed=_part(seconds=math.nan)), "pushed.taken.seconds must be a finite number from 0"),
         (_request(computed=pb.Computed(round=1)), "computed.opened must be from 1"),
         (_request(computed={"round": 1, "opened": 1, "batch": -1}), "computed.batch must be from 0"),
         (
@@ -117,12 +113,12 @@ def _turn(**changes):
         (_request(applied={"round": 1, "attempt": 1, "global_step": -1}), "applied.global_step must be from 0"),
         (_request(broken=pb.Broken()), "broken.round must be from 1"),
         (_request(broken={"round": 1, "attempt": 1, "reason": "x" * 5000}), "broken.reason must have 0 to 4096"),
-        ((action_from_wire, pb.Action()), "action.kind must be one of ACTION_KIND_WAIT"),
-        (_turn(kind=9), "action.kind must be one of ACTION_KIND_WAIT"),
-        (_turn(round=-1), "action.round must be from 0"),
-        (_turn(opened=-1), "action.opened must be from 0"),
-        (_turn(share=-1), "action.share must be from 0"),
-        (_turn(kind=pb.ACTION_KIND_APPLY), "action.closes is missing"),
+        ((Action, pb.Action()), "kind must be one of ACTION_KIND_WAIT"),
+        (_turn(kind=9), "kind must be one of ACTION_KIND_WAIT"),
+        (_turn(round=-1), "round must be from 0"),
+        (_turn(opened=-1), "opened must be from 0"),
+        (_turn(share=-1), "share must be from 0"),
+        (_turn(kind=pb.ACTION_KIND_APPLY), "closes is missing"),
         (_turn(closes=pb.Complete()), "closes.round must be from 1"),
         (_turn(closes={"round": 1, "attempt": 1}), "closes.members must be from 1"),
         (
@@ -132,24 +128,24 @@ def _turn(**changes):
     ],
 )
 def test_what_is_malformed_is_refused_by_name(call, line):
-    from_wire, wire = call
+    kind, wire = call
     with pytest.raises(UsageError) as refused:
-        from_wire(wire)
+        from_wire(kind, wire)
     assert str(refused.value).startswith(line)
 
 
 @pytest.mark.parametrize(
-    ("kind", "from_wire", "wanted"),
-    [(pb.NextActionRequest, action_request_from_wire, ActionRequest), (pb.Action, action_from_wire, Action)],
+    ("kind", "wanted"),
+    [(pb.NextActionRequest, ActionRequest), (pb.Action, Action)],
 )
-def test_random_values_give_a_dataclass_or_a_usage_error(kind, from_wire, wanted):
+def test_random_values_give_a_dataclass_or_a_usage_error(kind, wanted):
     outcomes = set()
 
     @settings(relaxed, max_examples=examples(60))
     @given(messages(kind))
     def check(wire):
         try:
-            assert isinstance(from_wire(wire), wanted)
+            assert isinstance(from_wire(wanted, wire), wanted)
             outcomes.add("valid")
         except UsageError as error:
             assert str(error)
@@ -161,5 +157,10 @@ def test_random_values_give_a_dataclass_or_a_usage_error(kind, from_wire, wanted
 
 def test_without_shares_nothing_of_them_is_sent():
     request, action = ActionRequest(0, 1, 1, Pushed(1, 1, 0, 64.0)), Action(ActionKind.PUSH, 2, 2, 2)
-    assert not action_request_to_wire(request).pushed.HasField("taken")
-    assert {field.name for field, _ in action_to_wire(action).ListFields()} == {"kind", "round", "attempt", "opened"}
+    assert not to_wire(request, pb.NextActionRequest).pushed.HasField("taken")
+    assert {field.name for field, _ in to_wire(action, pb.Action).ListFields()} == {
+        "kind",
+        "round",
+        "attempt",
+        "opened",
+    }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from psruntime.config import JobConfig
 from psruntime.config.job_settings import BATCH_POLICIES, ON_NAN, PLANS, SUMMARY_WORKERS
 from psruntime.config.schedule import MODES
+from psruntime.core import fields
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.membership import Member, Role, tag_of
 from psruntime.core.members.messages import (
@@ -41,22 +44,25 @@ from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
 from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import UsageError
-from psruntime.rpc.wire import (
-    clock_messages,
-    control_messages,
-    field_checks,
-    heartbeat_messages,
-    member_messages,
-    status_messages,
+from psruntime.rpc.wire.codec import duration, from_wire, seconds, to_wire
+from psruntime.rpc.wire.messages import (
+    ChiefReport,
+    ControlRequest,
+    Heartbeat,
+    JoinResult,
+    Leave,
+    Model,
+    job_from_wire,
+    job_to_wire,
 )
 from psruntime.v1 import coordination_pb2 as pb
 from tests.support.messages import messages
 from tests.support.selection import examples
 
 relaxed = settings(deadline=None)  # the machine may be busy with other tests
-counts = st.integers(0, field_checks.COUNT_LIMIT - 1)
-indices = st.integers(0, field_checks.INDEX_LIMIT - 1)
-incarnations = st.integers(1, field_checks.INCARNATION_LIMIT - 1)
+counts = st.integers(0, fields.COUNT_LIMIT - 1)
+indices = st.integers(0, fields.INDEX_LIMIT - 1)
+incarnations = st.integers(1, fields.INCARNATION_LIMIT - 1)
 spans = st.integers(0, 10**15).map(lambda ns: ns / 10**9)  # seconds, in nanoseconds that a float still tells apart
 texts = st.text(max_size=60)
 words = texts.filter(str.isprintable)  # for people
@@ -66,7 +72,7 @@ identities = st.builds(
     words,
     words,
 )
-addresses = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=field_checks.ADDRESS_CHARS)
+addresses = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=fields.ADDRESS_CHARS)
 tags = incarnations.map(tag_of)
 specs = st.builds(
     lambda name, shape, dtype, sparse, trainable, whole, group, dynamic, aggregation: VariableSpec(
@@ -95,7 +101,7 @@ specs = st.builds(
 models = st.lists(specs, max_size=4, unique_by=lambda spec: spec.name).map(tuple)
 views = st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, incarnations), max_size=3).map(tuple))
 by_worker = st.dictionaries(indices, counts, max_size=3)
-sums = st.integers(0, field_checks.BYTES_LIMIT - 1)
+sums = st.integers(0, fields.BYTES_LIMIT - 1)
 moved = st.none() | st.builds(BytesMoved, sums, sums)
 amounts = st.floats(0, 1e300)
 ps_stats = st.builds(
@@ -152,7 +158,7 @@ instructions = st.builds(
     pause_reason=words,
     identity=st.none() | identities,
 )
-answers = st.builds(Answer, incarnations, instructions, st.integers(1, field_checks.COUNT_LIMIT - 1))
+answers = st.builds(Answer, incarnations, instructions, st.integers(1, fields.COUNT_LIMIT - 1))
 job_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 joins = st.builds(
     Join,
@@ -170,7 +176,7 @@ joins = st.builds(
     counts,
 )
 beats = st.builds(
-    heartbeat_messages.Heartbeat,
+    Heartbeat,
     st.just(Role.PS),
     indices,
     incarnations,
@@ -178,7 +184,7 @@ beats = st.builds(
     counts,
     spans,
 ) | st.builds(
-    heartbeat_messages.Heartbeat,
+    Heartbeat,
     st.just(Role.WORKER),
     indices,
     incarnations,
@@ -202,7 +208,7 @@ beats = st.builds(
     spans,
 )
 leaves = st.builds(
-    member_messages.Leave,
+    Leave,
     st.sampled_from(Role),
     indices,
     st.just(NOT_JOINED) | incarnations,
@@ -271,14 +277,14 @@ jobs = (
             mode=st.just(mode),
             ps=st.integers(1, 2**31 - 1),
             max_workers=st.integers(8, 2**31 - 1),
-            train_steps=st.none() | st.integers(1, field_checks.COUNT_LIMIT - 1),
-            epochs=st.none() | st.integers(1, field_checks.COUNT_LIMIT - 1),
+            train_steps=st.none() | st.integers(1, fields.COUNT_LIMIT - 1),
+            epochs=st.none() | st.integers(1, fields.COUNT_LIMIT - 1),
             checkpoint_dir=texts.filter(bool),
             keep_best=st.sampled_from(["", "loss", "max:accuracy"]),
             warm_start=st.just("/earlier"),
             warm_start_vars=st.sampled_from(["", "hidden/.*"]),
             warm_start_names=st.sampled_from(["", "new=old"]),
-            save_steps=st.integers(100, field_checks.COUNT_LIMIT - 1),
+            save_steps=st.integers(100, fields.COUNT_LIMIT - 1),
             delta_every=st.integers(0, 99),
             save_secs=spans,
             start_over=st.sampled_from(["off", "on"]),
@@ -286,8 +292,8 @@ jobs = (
             summary_steps=counts,
             trace_steps=st.just("") | st.sampled_from(["1:2", "100:200"]),
             summary_workers=st.sampled_from(SUMMARY_WORKERS),
-            slice_bytes=st.integers(1, field_checks.COUNT_LIMIT - 1),
-            min_ps_bytes=st.integers(0, field_checks.COUNT_LIMIT - 1),
+            slice_bytes=st.integers(1, fields.COUNT_LIMIT - 1),
+            min_ps_bytes=st.integers(0, fields.COUNT_LIMIT - 1),
             plan=st.sampled_from(PLANS),
             on_nan=st.sampled_from(ON_NAN),
             round_warn_s=spans,
@@ -308,7 +314,7 @@ jobs = (
 
 request_ids = words.filter(bool)
 controls = st.builds(
-    control_messages.ControlRequest,
+    ControlRequest,
     st.builds(Command, st.sampled_from([Kind.PAUSE, Kind.RESUME, Kind.SAVE, Kind.DRAIN]), request_ids)
     | st.builds(Command, st.just(Kind.BOUND), request_ids, bound=counts)
     | st.builds(Command, st.just(Kind.LEARNING_RATE_SCALE), request_ids, scale=st.floats(1e-30, 1e30))
@@ -323,115 +329,115 @@ controls = st.builds(
 @relaxed
 @given(joins)
 def test_a_join_comes_back(join):
-    assert member_messages.join_from_wire(member_messages.join_to_wire(join)) == join
+    assert from_wire(Join, to_wire(join, pb.JoinRequest)) == join
 
 
 def test_the_model_that_all_workers_send_is_read_once():
-    reader = member_messages.SpecsReader()
-    model = [VariableSpec("w", (3, 4), "float32"), VariableSpec("b", (4,), "float32")]
-    first = reader.read(pb.Model(variables=member_messages.specs_to_wire(model)).variables)
-    assert first == tuple(model)
-    assert reader.read(pb.Model(variables=member_messages.specs_to_wire(model)).variables) is first
-    other = reader.read(pb.Model(variables=member_messages.specs_to_wire(model[:1])).variables)
-    assert other == tuple(model[:1])
-    twins = member_messages.specs_to_wire([model[0], model[0]])
+    model = VariableSpec("w", (3, 4), "float32"), VariableSpec("b", (4,), "float32")
+
+    def read(index, variables):
+        join = Join(Role.WORKER, index, "", "", "id", "job", variables=variables)
+        return from_wire(Join, to_wire(join, pb.JoinRequest)).variables
+
+    first = read(0, model)
+    assert first == model
+    assert read(1, model) is first
+    assert read(2, model[:1]) == model[:1]
     for _ in range(2):
         with pytest.raises(UsageError, match="variables must differ in name"):
-            reader.read(pb.Model(variables=twins).variables)
+            read(3, (model[0], model[0]))
 
 
 @relaxed
 @given(answers)
 def test_an_answer_comes_back(answer):
-    wire = member_messages.join_result_to_wire(answer)
-    assert member_messages.join_result_from_wire(wire) == answer
+    wire = to_wire(JoinResult(answer), pb.JoinResponse)
+    assert from_wire(JoinResult, wire).result == answer
 
 
 @relaxed
 @given(texts, incarnations)
 def test_not_yet_comes_back_without_the_holder(reason, incarnation):
     holder = Member(Role.WORKER, 0, "10.0.0.1:1", "10.0.0.1:2", "secret", incarnation, 0.0, 0.0, 0.0)
-    wire = member_messages.join_result_to_wire(NotYet(reason, holder.tag, holder))
-    assert member_messages.join_result_from_wire(wire) == NotYet(reason, tag_of(incarnation))
+    wire = to_wire(JoinResult(NotYet(reason, holder.tag, holder)), pb.JoinResponse)
+    assert from_wire(JoinResult, wire).result == NotYet(reason, tag_of(incarnation))
 
 
 @relaxed
 @given(beats)
 def test_a_heartbeat_comes_back(beat):
-    assert heartbeat_messages.heartbeat_from_wire(heartbeat_messages.heartbeat_to_wire(beat)) == beat
+    assert from_wire(Heartbeat, to_wire(beat, pb.HeartbeatRequest)) == beat
 
 
 @relaxed
 @given(clock_reports, counts, texts)
 def test_a_clock_report_and_its_answer_come_back(report, steps, reason):
-    assert clock_messages.clock_report_from_wire(clock_messages.clock_report_to_wire(report)) == report
+    assert from_wire(ClockReport, to_wire(report, pb.ReportClockRequest)) == report
     floor = ClockAnswer(steps, reason)
-    assert clock_messages.clock_answer_from_wire(clock_messages.clock_answer_to_wire(floor)) == floor
+    assert from_wire(ClockAnswer, to_wire(floor, pb.ReportClockResponse)) == floor
 
 
 @relaxed
 @given(controls)
-def test_a_command_comes_back_with_its_caller(request):
-    back = control_messages.control_request_from_wire(control_messages.control_request_to_wire(request), "10.0.0.1:5")
-    assert back == replace(request, command=replace(request.command, by="10.0.0.1:5"))
+def test_a_command_comes_back_without_its_caller(request):
+    known = replace(request, command=replace(request.command, by="10.0.0.1:5"))
+    assert from_wire(ControlRequest, to_wire(known, pb.ControlRequest)) == request
 
 
 @relaxed
 @given(st.builds(Reply, st.sampled_from(Outcome), counts, words))
 def test_what_became_of_a_command_comes_back(reply):
-    assert control_messages.control_reply_from_wire(control_messages.control_reply_to_wire(reply)) == reply
+    assert from_wire(Reply, to_wire(reply, pb.ControlResponse)) == reply
 
 
 def test_a_loss_that_is_not_a_number_is_a_fact():
-    stats = heartbeat_messages.worker_stats_from_wire(
-        heartbeat_messages.worker_stats_to_wire(WorkerStats(loss=math.nan))
-    )
+    stats = from_wire(WorkerStats, to_wire(WorkerStats(loss=math.nan), pb.WorkerStats))
     assert stats.loss is not None
     assert math.isnan(stats.loss)
 
 
 def test_staleness_is_counted_within_the_limits_that_both_know():
-    wire = heartbeat_messages.worker_stats_to_wire(WorkerStats(staleness_counts=(1, 2)))
+    wire = to_wire(WorkerStats(staleness_counts=(1, 2)), pb.WorkerStats)
     with pytest.raises(UsageError, match="13 numbers or none, got 2"):
-        heartbeat_messages.worker_stats_from_wire(wire)
+        from_wire(WorkerStats, wire)
 
 
 @relaxed
 @given(leaves)
 def test_a_leave_comes_back(leave):
-    assert member_messages.leave_from_wire(member_messages.leave_to_wire(leave)) == leave
+    assert from_wire(Leave, to_wire(leave, pb.LeaveRequest)) == leave
 
 
 @relaxed
 @given(job_statuses)
 def test_a_status_comes_back(status):
-    assert status_messages.status_from_wire(status_messages.status_to_wire(status)) == status
+    assert from_wire(JobStatus, to_wire(status, pb.JobStatus)) == status
 
 
 @relaxed
 @given(job_statuses, views)
 def test_a_status_tells_no_incarnation(status, view):
-    back = status_messages.status_from_wire(status_messages.status_to_wire(replace(status, view=view)))
+    back = from_wire(JobStatus, to_wire(replace(status, view=view), pb.JobStatus))
     assert [(e.index, e.address, e.incarnation) for e in back.view.ps] == [(e.index, e.address, 0) for e in view.ps]
 
 
 @relaxed
 @given(jobs)
 def test_the_settings_come_back_to_the_digit(job):
-    back = status_messages.job_from_wire(status_messages.job_to_wire(job))
-    for name in (f.name for f in fields(job)):
+    back = job_from_wire(job_to_wire(job))
+    for name in (f.name for f in dataclasses.fields(job)):
         exact = getattr(job, name)
         assert getattr(back, name) == (pytest.approx(exact, abs=1e-9) if isinstance(exact, float) else exact), name
 
 
-@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.7, 1.1, 3.3333, 10.0, 86399.9])
-def test_a_time_as_a_user_writes_it_comes_back_equal(seconds):
-    assert field_checks.seconds("lease", field_checks.duration(seconds)) == seconds
+@pytest.mark.parametrize("value_s", [0.1, 0.3, 0.7, 1.1, 3.3333, 10.0, 86399.9])
+def test_a_time_as_a_user_writes_it_comes_back_equal(value_s):
+    assert seconds("lease", duration(value_s)) == value_s
 
 
 def test_every_setting_has_a_field_on_the_wire():
     wire = {field.name for field in pb.JobSettings.DESCRIPTOR.fields}
-    assert wire == {field.name.removesuffix("_s") for field in fields(JobConfig)}
+    assert wire == {field.name.removesuffix("_s") for field in dataclasses.fields(JobConfig)}
 
 
 @pytest.mark.parametrize(
@@ -454,59 +460,58 @@ def test_every_word_is_on_the_wire_and_no_other(wire, words):
 
 def test_a_setting_too_large_for_its_field_is_named():
     with pytest.raises(UsageError, match="train_steps must be from 0 to"):
-        status_messages.job_to_wire(JobConfig(train_steps=2**60))
+        job_to_wire(JobConfig(train_steps=2**60))
 
 
 def test_what_is_sent_is_cut_and_made_unicode():
-    leave = member_messages.Leave(Role.PS, 0, 1, LeaveKind.ERROR, "bad file \udcff " + "x" * 10_000)
-    wire = member_messages.leave_to_wire(leave)
+    leave = Leave(Role.PS, 0, 1, LeaveKind.ERROR, "bad file \udcff " + "x" * 10_000)
+    wire = to_wire(leave, pb.LeaveRequest)
     assert wire.reason.startswith("bad file ? xx")
-    assert len(wire.reason) == field_checks.TEXT_CHARS
+    assert len(wire.reason) == fields.TEXT_CHARS
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "\x1b[31mred", "nul\0", "\u202egnal"])
 def test_what_people_read_is_one_line_that_can_be_seen(text):
-    leave = member_messages.leave_from_wire(
-        member_messages.leave_to_wire(member_messages.Leave(Role.PS, 0, 1, LeaveKind.ERROR, text))
-    )
+    leave = from_wire(Leave, to_wire(Leave(Role.PS, 0, 1, LeaveKind.ERROR, text), pb.LeaveRequest))
     assert leave.reason.isprintable()
     assert len(leave.reason) == len(text)
 
 
 INCOMING = {
-    pb.JoinRequest: (member_messages.join_from_wire, Join),
-    pb.JoinResponse: (member_messages.join_result_from_wire, (Answer, NotYet)),
-    pb.Answer: (member_messages.answer_from_wire, Answer),
-    pb.HeartbeatRequest: (heartbeat_messages.heartbeat_from_wire, heartbeat_messages.Heartbeat),
-    pb.ReportPreparedRequest: (member_messages.chief_report_from_wire, member_messages.ChiefReport),
-    pb.ReportFinishedRequest: (member_messages.chief_report_from_wire, member_messages.ChiefReport),
-    pb.ReportClockRequest: (clock_messages.clock_report_from_wire, ClockReport),
-    pb.ReportClockResponse: (clock_messages.clock_answer_from_wire, ClockAnswer),
-    pb.LeaveRequest: (member_messages.leave_from_wire, member_messages.Leave),
-    pb.JobSettings: (status_messages.job_from_wire, JobConfig),
-    pb.JobStatus: (status_messages.status_from_wire, JobStatus),
-    pb.ControlRequest: (control_messages.control_request_from_wire, control_messages.ControlRequest),
-    pb.ControlResponse: (control_messages.control_reply_from_wire, Reply),
-    pb.SteeringStatus: (control_messages.steering_from_wire, SteeringStatus),
-    pb.Model: (lambda wire: member_messages.specs_from_wire(wire.variables), tuple),
+    pb.JoinRequest: Join,
+    pb.JoinResponse: JoinResult,
+    pb.Answer: Answer,
+    pb.HeartbeatRequest: Heartbeat,
+    pb.ReportPreparedRequest: ChiefReport,
+    pb.ReportFinishedRequest: ChiefReport,
+    pb.ReportClockRequest: ClockReport,
+    pb.ReportClockResponse: ClockAnswer,
+    pb.LeaveRequest: Leave,
+    pb.JobSettings: JobConfig,
+    pb.JobStatus: JobStatus,
+    pb.ControlRequest: ControlRequest,
+    pb.ControlResponse: Reply,
+    pb.SteeringStatus: SteeringStatus,
+    pb.Model: Model,
 }
 
 
 @pytest.mark.parametrize("kind", INCOMING, ids=lambda kind: kind.__name__)
 def test_random_values_give_a_dataclass_or_a_usage_error(kind):
-    from_wire, wanted = INCOMING[kind]
+    wanted = INCOMING[kind]
+    read = job_from_wire if wanted is JobConfig else partial(from_wire, wanted)
 
     @settings(relaxed, max_examples=examples(60))
     @given(messages(kind))
     def check(wire):
         try:
-            assert isinstance(from_wire(wire), wanted)
+            assert isinstance(read(wire), wanted)
         except UsageError as error:
             assert str(error)
 
     check()
     with pytest.raises(UsageError):
-        from_wire(with_negative_numbers(kind))
+        read(with_negative_numbers(kind))
 
 
 def with_negative_numbers(kind):
@@ -522,3 +527,16 @@ def with_negative_numbers(kind):
             inner = with_negative_numbers(field.message_type._concrete_class)
             held.append(inner) if field.is_repeated else held.CopyFrom(inner)
     return message
+
+
+@pytest.mark.parametrize(
+    ("cls", "kind", "line"),
+    [
+        (PsEntry, pb.Departure, "psruntime.v1.Departure has no field for PsEntry.address"),
+        (PsEntry, pb.MemberStatus, "PsEntry has no field for admitted, chief, clock, health_address, lead"),
+    ],
+)
+def test_no_field_is_forgotten_in_the_dataclass_or_in_the_proto(cls, kind, line):
+    with pytest.raises(TypeError) as refused:
+        from_wire(cls, kind())
+    assert str(refused.value).startswith(line)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psruntime.core import fields
 from psruntime.core.shards.shard_messages import (
     Position,
     Shard,
@@ -19,13 +20,13 @@ from psruntime.core.shards.shard_messages import (
     ShardsStatus,
 )
 from psruntime.errors import UsageError
-from psruntime.rpc.wire import field_checks, shard_messages
+from psruntime.rpc.wire.codec import from_wire, to_wire
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.wire.test_messages import counts, incarnations, indices, spans, words
 from tests.support.messages import messages
 
 relaxed = settings(deadline=None)
-numbers = st.integers(1, field_checks.COUNT_LIMIT - 1)
+numbers = st.integers(1, fields.COUNT_LIMIT - 1)
 shardings = st.builds(Sharding, numbers, numbers)
 shards = st.builds(
     lambda ticket, epoch, begin, size: Shard(ticket, epoch, begin, begin + size),
@@ -57,25 +58,25 @@ positions = st.builds(
 @relaxed
 @given(requests)
 def test_a_request_comes_back(request):
-    assert shard_messages.shard_request_from_wire(shard_messages.shard_request_to_wire(request)) == request
+    assert from_wire(ShardRequest, to_wire(request, pb.TakeShardRequest)) == request
 
 
 @relaxed
 @given(answers)
 def test_an_answer_comes_back(answer):
-    assert shard_messages.shard_answer_from_wire(shard_messages.shard_answer_to_wire(answer)) == answer
+    assert from_wire(ShardAnswer, to_wire(answer, pb.TakeShardResponse)) == answer
 
 
 @relaxed
 @given(positions | numbers.map(Position))
 def test_a_position_comes_back_from_the_wire_and_from_json(position):
-    assert shard_messages.position_from_wire(shard_messages.position_to_wire(position)) == position
+    assert from_wire(Position, to_wire(position, pb.Position)) == position
     assert Position.of_data(position.data()) == position
 
 
 @given(st.builds(ShardsStatus, numbers, counts, numbers, counts))
 def test_the_status_comes_back(status):
-    assert shard_messages.shards_status_from_wire(shard_messages.shards_status_to_wire(status)) == status
+    assert from_wire(ShardsStatus, to_wire(status, pb.ShardsStatus)) == status
 
 
 @pytest.mark.parametrize(
@@ -88,36 +89,36 @@ def test_the_status_comes_back(status):
 )
 def test_a_request_that_cannot_be_is_refused(wire, said):
     with pytest.raises(UsageError, match=said):
-        shard_messages.shard_request_from_wire(wire)
+        from_wire(ShardRequest, wire)
 
 
 @pytest.mark.parametrize(
     ("wire", "said"),
     [
-        (pb.Position(), "position.epoch must be from 1"),
-        (pb.Position(epoch=1, done=[pb.Places(first=0, end=1)]), "position.done is wrong"),
+        (pb.Position(), "epoch must be from 1"),
+        (pb.Position(epoch=1, done=[pb.Places(first=0, end=1)]), "done is wrong"),
         (
             pb.Position(epoch=1, done=[pb.Places(first=3, end=3)], sharding=pb.Sharding(examples=9, size=1)),
-            "position.done is wrong",
+            "done is wrong",
         ),
     ],
 )
 def test_a_position_that_cannot_be_is_refused(wire, said):
     with pytest.raises(UsageError, match=said):
-        shard_messages.position_from_wire(wire)
+        from_wire(Position, wire)
 
 
 @pytest.mark.parametrize(
-    ("kind", "read"),
+    ("kind", "wanted"),
     [
-        (pb.TakeShardRequest, shard_messages.shard_request_from_wire),
-        (pb.TakeShardResponse, shard_messages.shard_answer_from_wire),
-        (pb.Position, shard_messages.position_from_wire),
-        (pb.ShardsStatus, shard_messages.shards_status_from_wire),
+        (pb.TakeShardRequest, ShardRequest),
+        (pb.TakeShardResponse, ShardAnswer),
+        (pb.Position, Position),
+        (pb.ShardsStatus, ShardsStatus),
     ],
 )
 @relaxed
 @given(data=st.data())
-def test_whatever_comes_is_read_or_refused_in_one_way(kind, read, data):
+def test_whatever_comes_is_read_or_refused_in_one_way(kind, wanted, data):
     with suppress(UsageError):
-        read(data.draw(messages(kind)))
+        from_wire(wanted, data.draw(messages(kind)))

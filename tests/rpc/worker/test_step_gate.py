@@ -25,8 +25,7 @@ from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
-from psruntime.rpc.wire.control_messages import ControlRequest
-from psruntime.rpc.wire.member_messages import ChiefReport, Leave
+from psruntime.rpc.wire.messages import ChiefReport, ControlRequest, Leave
 from psruntime.rpc.worker.join_worker import join_worker
 from psruntime.rpc.worker.step_gate import Gate
 from psruntime.rpc.worker.worker_control import WorkerControl
@@ -435,7 +434,7 @@ def test_a_worker_that_was_replaced_hears_it_and_so_does_one_that_waits(job, poo
 
 
 def test_a_malformed_report_is_refused(job):
-    with pytest.raises(UsageError, match="view_number must be from 1"):
+    with pytest.raises(UsageError, match="view must be from 1"):
         job.client.report_clock(ClockReport(0, 5, 0, 3), ALWAYS)
 
 

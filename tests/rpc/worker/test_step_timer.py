@@ -42,7 +42,7 @@ def test_steps_are_told_where_the_bound_is_chosen() -> None:
             assert stage.control.may_step()
             time.sleep(0.01)
             stage.control.stepped(1)
-        return stage.beat().step_s
+        return stage.beat().step_times_s
 
     assert told(3) == ()
     steps = told("auto:1-8")
@@ -54,6 +54,6 @@ def test_what_was_taken_before_a_hold_is_not_told_after_it() -> None:
     stage.control.entered(stage.control.await_view())
     stage.facts.took(1.0)
     stage.facts.instructed(9, 0)
-    assert stage.beat().step_s == (1.0,)
+    assert stage.beat().step_times_s == (1.0,)
     stage.facts.instructed(9, 1)
-    assert stage.beat().step_s == ()
+    assert stage.beat().step_times_s == ()
