@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from psruntime.config import JobConfig
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 
+MARGIN_S = 2.0  # at least
+
 
 @dataclass(frozen=True)
 class ClientContext:
@@ -19,3 +21,8 @@ class ClientContext:
     stop: threading.Event
     log: Callable[..., None]
     asked: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def margin_s(self) -> float:
+        """Of a call's deadline over the time for which the coordinator may keep it waiting."""
+        return max(MARGIN_S, self.job.heartbeat_s)

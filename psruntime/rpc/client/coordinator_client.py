@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -68,41 +69,34 @@ class CoordinatorClient:
 
     def get_job(self, deadline_s: float = DEADLINE_S, worker: int | None = None) -> JobConfig:
         """worker: index of the worker that asks, which joins later; None: another process asks."""
-        request = pb.GetJobRequest(worker_index=worker)
-        response: pb.GetJobResponse = self._call(self._stub.GetJob, request, deadline_s)
-        return job_from_wire(response.job)
+        return job_from_wire(self._call("GetJob", pb.GetJobRequest(worker_index=worker), deadline_s).job)
 
     def join(self, join: Join, deadline_s: float = DEADLINE_S) -> Answer | NotYet:
-        response: pb.JoinResponse = self._call(self._stub.Join, to_wire(join, pb.JoinRequest), deadline_s)
-        return from_wire(JoinResult, response).result
+        return from_wire(JoinResult, self._call("Join", to_wire(join, pb.JoinRequest), deadline_s)).result
 
     def heartbeat(self, heartbeat: Heartbeat, deadline_s: float = DEADLINE_S) -> Answer:
         """The deadline has to be longer than `heartbeat.max_wait_s`."""
-        request = to_wire(heartbeat, pb.HeartbeatRequest)
-        response: pb.HeartbeatResponse = self._call(self._stub.Heartbeat, request, deadline_s)
+        response = self._call("Heartbeat", to_wire(heartbeat, pb.HeartbeatRequest), deadline_s)
         return from_wire(Answer, response.answer)
 
     def report_clock(
         self, report: ClockReport, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S
     ) -> ClockAnswer | None:
         """None once the answer is not wanted any more.  The deadline has to be longer than `report.max_wait_s`."""
-        request = to_wire(report, pb.ReportClockRequest)
-        response = self._call_while(is_wanted, self._stub.ReportClock, request, deadline_s)
+        response = self._call("ReportClock", to_wire(report, pb.ReportClockRequest), deadline_s, is_wanted)
         return None if response is None else from_wire(ClockAnswer, response)
 
     def get_model(self, deadline_s: float = DEADLINE_S) -> tuple[VariableSpec, ...] | None:
         """The variables of the job; None while no worker has joined."""
-        response: pb.GetModelResponse = self._call(self._stub.GetModel, pb.GetModelRequest(), deadline_s)
+        response = self._call("GetModel", pb.GetModelRequest(), deadline_s)
         return from_wire(Model, response.model).variables if response.HasField("model") else None
 
     def report_prepared(self, report: ChiefReport, deadline_s: float = DEADLINE_S) -> Answer:
-        request = to_wire(report, pb.ReportPreparedRequest)
-        response: pb.ReportPreparedResponse = self._call(self._stub.ReportPrepared, request, deadline_s)
+        response = self._call("ReportPrepared", to_wire(report, pb.ReportPreparedRequest), deadline_s)
         return from_wire(Answer, response.answer)
 
     def report_finished(self, report: ChiefReport, deadline_s: float = DEADLINE_S) -> Answer:
-        request = to_wire(report, pb.ReportFinishedRequest)
-        response: pb.ReportFinishedResponse = self._call(self._stub.ReportFinished, request, deadline_s)
+        response = self._call("ReportFinished", to_wire(report, pb.ReportFinishedRequest), deadline_s)
         return from_wire(Answer, response.answer)
 
     def next_action(
@@ -112,66 +106,53 @@ class CoordinatorClient:
 
         is_wanted: None for a call that cannot be called off, which costs less: grpc starts a thread for one that can.
         """
-        rpc, wire = self._stub.NextAction, to_wire(request, pb.NextActionRequest)
-        if is_wanted is None:
-            return from_wire(Action, self._call(rpc, wire, deadline_s).action, "action")
-        response = self._call_while(is_wanted, rpc, wire, deadline_s)
+        response = self._call("NextAction", to_wire(request, pb.NextActionRequest), deadline_s, is_wanted)
         return None if response is None else from_wire(Action, response.action, "action")
 
     def take_shard(
         self, request: ShardRequest, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S
     ) -> ShardAnswer | None:
         """None once it is not wanted any more.  The deadline has to be longer than `request.max_wait_s`."""
-        response = self._call_while(is_wanted, self._stub.TakeShard, to_wire(request, pb.TakeShardRequest), deadline_s)
+        response = self._call("TakeShard", to_wire(request, pb.TakeShardRequest), deadline_s, is_wanted)
         return None if response is None else from_wire(ShardAnswer, response)
 
     def get_position(self, deadline_s: float = DEADLINE_S) -> Position:
-        response: pb.GetPositionResponse = self._call(self._stub.GetPosition, pb.GetPositionRequest(), deadline_s)
+        response = self._call("GetPosition", pb.GetPositionRequest(), deadline_s)
         return from_wire(Position, response.position, "position")
 
     def leave(self, leave: Leave, deadline_s: float = DEADLINE_S) -> None:
-        self._call(self._stub.Leave, to_wire(leave, pb.LeaveRequest), deadline_s)
+        self._call("Leave", to_wire(leave, pb.LeaveRequest), deadline_s)
 
     def control(self, request: ControlRequest, deadline_s: float = DEADLINE_S) -> Reply:
         """The deadline has to be longer than `request.max_wait_s`."""
-        response: pb.ControlResponse = self._call(self._stub.Control, to_wire(request, pb.ControlRequest), deadline_s)
-        return from_wire(Reply, response)
+        return from_wire(Reply, self._call("Control", to_wire(request, pb.ControlRequest), deadline_s))
 
     def get_status(self, deadline_s: float = DEADLINE_S, watches: bool = False) -> tuple[JobStatus, JobConfig]:
         """watches: whether the caller asks again every second; then it hears of the end of the job, too."""
-        request = pb.GetStatusRequest(watches=watches)
-        response: pb.GetStatusResponse = self._call(self._stub.GetStatus, request, deadline_s)
+        response = self._call("GetStatus", pb.GetStatusRequest(watches=watches), deadline_s)
         return from_wire(JobStatus, response.status), job_from_wire(response.job)
 
     def close(self) -> None:
         """Ends the calls that are under way; later ones raise UnreachableError.  May be repeated."""
         self._channel.close()
 
-    def _call(self, rpc: Any, request: Any, deadline_s: float) -> Any:
-        until_s = time.monotonic() + deadline_s
+    def _call(self, rpc: str, request: Any, deadline_s: float, is_wanted: Callable[[], bool] | None = None) -> Any:
+        """The response; None once it is not wanted any more."""
+        until_s, call = time.monotonic() + deadline_s, getattr(self._stub, rpc)
         try:
-            return rpc(request, timeout=deadline_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise self._error(error, until_s) from None
-        except ValueError as error:  # how grpc refuses a call on a closed channel
-            raise UnreachableError(f"{self.name}: {error}") from None
-
-    def _call_while(self, is_wanted: Callable[[], bool], rpc: Any, request: Any, deadline_s: float) -> Any:
-        until_s = time.monotonic() + deadline_s
-        try:
-            call = rpc.future(request, timeout=deadline_s, metadata=self._metadata)
+            if is_wanted is None:
+                return call(request, timeout=deadline_s, metadata=self._metadata)
+            future = call.future(request, timeout=deadline_s, metadata=self._metadata)
             while is_wanted():
-                try:
-                    return call.result(timeout=LOOK_S)
-                except grpc.FutureTimeoutError:
-                    continue
-            call.cancel()
+                with suppress(grpc.FutureTimeoutError):
+                    return future.result(timeout=LOOK_S)
+            future.cancel()
             return None
         except grpc.FutureCancelledError:  # by closing our channel
             raise UnreachableError(f"{self.name}: the call was cancelled") from None
         except grpc.RpcError as error:
             raise self._error(error, until_s) from None
-        except ValueError as error:  # as in `_call`
+        except ValueError as error:  # how grpc refuses a call on a closed channel
             raise UnreachableError(f"{self.name}: {error}") from None
 
     def _error(self, error: Any, until_s: float) -> PsRuntimeError:

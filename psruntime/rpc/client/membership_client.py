@@ -14,8 +14,6 @@ from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import Answer, Assignment, LeaveKind, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import over_error
-from psruntime.core.rounds.round_messages import Action, Report
-from psruntime.core.shards.shard_messages import Position, ShardAnswer, Sharding, ShardNews, ShardRequest
 from psruntime.errors import (
     CredentialsError,
     IndexHeldError,
@@ -28,12 +26,10 @@ from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.join import Registration, join_until_admitted
 from psruntime.rpc.client.latest_answer import LatestAnswer
 from psruntime.rpc.client.retry import retrying
-from psruntime.rpc.wire.messages import ActionRequest, ChiefReport, Heartbeat, Leave
+from psruntime.rpc.wire.messages import ChiefReport, Heartbeat, Leave
 
 LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does the same later
-MARGIN_S = 2.0  # of a call's deadline over the time for which the coordinator may keep it waiting
 FRESH_S = 1.0  # how old the global step is at most that the coordinator knows, in mode async and bounded
-QUICK_MARGIN_S = 0.4  # of one that cannot be called off
 PULSES = 10  # in a lease: how often it is looked whether Python runs
 SHORTEST_POLL = 0.5  # of the longest: the polls of all members spread over half of it, for a third more heartbeats
 
@@ -104,6 +100,10 @@ class MembershipClient:
         self._leaving = threading.Event()  # set after `_departure`
 
     @property
+    def index(self) -> int:
+        return self._me.index
+
+    @property
     def answer(self) -> Answer:
         """The latest answer; raises what the membership failed with."""
         return self._latest.get()
@@ -158,59 +158,9 @@ class MembershipClient:
         report = ChiefReport(self._me.index, assignment.incarnation, assignment.view.number)
         return self._report(lambda: self._client.report_finished(report))
 
-    def next_action(
-        self,
-        assignment: Assignment,
-        report: Report | None,
-        max_wait_s: float,
-        is_wanted: Callable[[], bool] | None,
-        starved_since: int | None = None,
-    ) -> Action | None:
-        """Mode sync: says what was done, and waits for something to do; None once that is not wanted any more.
-
-        is_wanted: None for a wait so short that it need not be called off; if there is no answer soon after, the
-            coordinator counts as not reached.
-        starved_since: as in ActionRequest.
-
-        Raises:
-            ReplacedError: the incarnation of the assignment is not a member.
-            UnreachableError: try again.
-        """
-        request = ActionRequest(
-            self._me.index, assignment.incarnation, assignment.view.number, report, max_wait_s, starved_since
-        )
-        margin_s = self._margin_s if is_wanted else QUICK_MARGIN_S
-        action = self._client.next_action(request, is_wanted, max_wait_s + margin_s)
-        if action is not None:
-            self._update_past(lambda past: past.tried(action.attempt))
-        return action
-
-    def take_shard(
-        self,
-        sharding: Sharding,
-        incarnation: int,
-        seen: int,
-        news: tuple[ShardNews, ...],
-        max_wait_s: float,
-        is_wanted: Callable[[], bool],
-    ) -> ShardAnswer | None:
-        """Asks for a data shard; None once it is not wanted any more.
-
-        Raises:
-            ReplacedError: the incarnation is not a member.
-            UnreachableError: try again.
-            UsageError: the input is cut otherwise than that of the other workers.
-        """
-        request = ShardRequest(self._me.index, incarnation, sharding, seen, news, max_wait_s)
-        return self._client.take_shard(request, is_wanted, max_wait_s + self._margin_s)
-
-    def position(self) -> Position:
-        """How far the job is with its data shards.
-
-        Raises:
-            UnreachableError: try again.
-        """
-        return self._client.get_position(self._margin_s)
+    def tried(self, attempt: int) -> None:
+        """This process has seen an attempt at a round, which the next coordinator has to know."""
+        self._update_past(lambda past: past.tried(attempt))
 
     def leave(self, kind: LeaveKind, reason: str) -> None:
         """Leaves the job and ends the heartbeats.  Never raises; takes at most about 2 s; may be repeated."""
@@ -324,10 +274,6 @@ class MembershipClient:
         with self._learning:
             self._past = news(self._past)
 
-    @property
-    def _margin_s(self) -> float:
-        return max(MARGIN_S, self._job.lease_s / 3)
-
     def _join(self, context: ClientContext, for_s: float, setting: str) -> Answer:
         answer = join_until_admitted(context, self._me, for_s, setting)
         self._latest.admit(answer)
@@ -343,7 +289,7 @@ class MembershipClient:
         beat = replace(beat, stood_still_s=still_s)
         heartbeat = Heartbeat(me.role, me.index, seen.incarnation, beat, seen.revision, max_wait_s)
         try:
-            answer = self._client.heartbeat(heartbeat, max_wait_s + self._margin_s)
+            answer = self._client.heartbeat(heartbeat, max_wait_s + self._context.margin_s)
         except PsRuntimeError:
             self._report_stood_still(still_s)
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from psruntime.core.shards.shard_messages import Position, Shard, Sharding, ShardNews
+from psruntime.core.shards.shard_messages import Position, Shard, Sharding, ShardNews, ShardRequest
 from psruntime.errors import CheckpointError, ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.membership_client import MembershipClient
@@ -22,6 +22,7 @@ class ShardTaker:
         self.reason = ""
         self._stop, self._asked = context.stop, context.asked
         self._longest_poll_s = context.job.heartbeat_s
+        self._client, self._margin_s = context.client, context.margin_s
         self._membership = membership
         self._seen = (0, 0)  # incarnation, and its latest ticket
         self._found_none = False  # the last time
@@ -50,7 +51,8 @@ class ShardTaker:
             return is_wanted() and self._membership.answer.instructions.phase is phase
 
         try:
-            found = self._membership.take_shard(sharding, incarnation, seen, tuple(news), max_wait_s, goes_on)
+            request = ShardRequest(self._membership.index, incarnation, sharding, seen, tuple(news), max_wait_s)
+            found = self._client.take_shard(request, goes_on, max_wait_s + self._margin_s)
         except (ReplacedError, UnreachableError) as error:
             self.reason = str(error)
             self._pause()
@@ -72,7 +74,7 @@ class ShardTaker:
             CheckpointError: the coordinator was not reached.
         """
         try:
-            return self._membership.position()
+            return self._client.get_position(self._margin_s)
         except UnreachableError as error:
             raise CheckpointError(f"no checkpoint was made: how far the data are read is not known: {error}") from error
 

@@ -17,8 +17,6 @@ from psruntime.core.members.messages import Assignment
 from psruntime.errors import PsRuntimeError, ReplacedError, UnreachableError
 from psruntime.rpc.client.context import ClientContext
 
-MARGIN_S = 2.0  # of a call's deadline over the time for which the coordinator may keep it waiting
-
 
 class Gate:
     """`completed` and `opens` are called by the step thread, `space` and `close` by any.
@@ -32,7 +30,7 @@ class Gate:
         self.reason = ""  # for whom the worker waits, for people
         self._bound = context.job.bound or 0  # in a job that is not in mode bounded until it is told one
         self._worker = worker
-        self._longest_poll_s = context.job.heartbeat_s
+        self._longest_poll_s, self._margin_s = context.job.heartbeat_s, context.margin_s
         self._client, self._stop, self._log = context.client, context.stop, context.log
         self._changed = threading.Condition()  # guards what follows
         self._schedule: ReportSchedule | None = None  # of the present assignment
@@ -151,7 +149,7 @@ class Gate:
                 gone = self._is_over or self._schedule is not schedule
                 return not gone and (report.wanted_floor == 0 or schedule.clock == clock)
 
-        return self._client.report_clock(report, is_wanted, report.max_wait_s + max(MARGIN_S, self._longest_poll_s))
+        return self._client.report_clock(report, is_wanted, report.max_wait_s + self._margin_s)
 
     def _take(self, schedule: ReportSchedule, report: ClockReport, answer: ClockAnswer | None) -> None:
         with self._changed:

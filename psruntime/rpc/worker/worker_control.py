@@ -20,6 +20,7 @@ from psruntime.core.rounds.round_messages import Action, ActionKind, Report, Sta
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.membership_client import MembershipClient
+from psruntime.rpc.wire.messages import ActionRequest
 from psruntime.rpc.worker.shard_taker import ShardTaker
 from psruntime.rpc.worker.step_gate import Gate
 from psruntime.rpc.worker.step_timer import StepTimer
@@ -31,6 +32,7 @@ CHECK_S = 0.1  # how often a worker at its bound checks whether it shall still w
 # A wait that is not worth calling off: grpc starts a thread for each call that can be, and its answer took 1.2 ms
 # instead of 0.8.
 QUICK_S = 0.1
+QUICK_MARGIN_S = 0.4  # of such a call's deadline over the wait
 UNREACHED_LEASES = 3  # without a session on a view that the others have
 LOG_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 
@@ -46,6 +48,7 @@ class WorkerControl:
     ) -> None:
         self._job, self._log = context.job, context.log
         self._asked, self._stop = context.asked, context.stop
+        self._client, self._margin_s = context.client, context.margin_s
         self._membership = membership
         self._facts = facts
         self._gate = gate
@@ -247,9 +250,10 @@ class WorkerControl:
         self, assignment: Assignment, report: Report | None, starved: Starved | None = None
     ) -> Action | None:
         began_s, poll_s = time.monotonic(), min(LOG_AFTER_S, self._job.heartbeat_s)
+        worker = (self._membership.index, assignment.incarnation, assignment.view.number)
         if self._asked.is_set() and report is not None:
             with suppress(ReplacedError, UnreachableError):  # this worker leaves now, and its report shall count
-                self._membership.next_action(assignment, report, QUICK_S, None)
+                self._next_action(ActionRequest(*worker, report, QUICK_S))
 
         def is_over() -> bool:
             return starved is not None and starved.is_over()
@@ -268,10 +272,8 @@ class WorkerControl:
                 saves = self._membership.answer.instructions.save
                 self._while_paused()
             try:
-                if quick:
-                    action = self._membership.next_action(assignment, report, QUICK_S, None, starved_since)
-                else:
-                    action = self._membership.next_action(assignment, report, poll_s, is_wanted, starved_since)
+                request = ActionRequest(*worker, report, QUICK_S if quick else poll_s, starved_since)
+                action = self._next_action(request, None if quick else is_wanted)
             except (ReplacedError, UnreachableError) as error:
                 if not quick:  # else it is asked at once again, in a call that may be called off
                     self._pause_after(error)
@@ -291,6 +293,17 @@ class WorkerControl:
                 self._notes.waits(f"a shard: {starved.reason}" if starved else action.reason)
                 poll_s = self._job.heartbeat_s
         return None
+
+    def _next_action(self, request: ActionRequest, is_wanted: Callable[[], bool] | None = None) -> Action | None:
+        """As CoordinatorClient.next_action.
+
+        Without an answer soon after a wait that cannot be called off the coordinator counts as not reached.
+        """
+        margin_s = self._margin_s if is_wanted else QUICK_MARGIN_S
+        action = self._client.next_action(request, is_wanted, request.max_wait_s + margin_s)
+        if action is not None:
+            self._membership.tried(action.attempt)
+        return action
 
     def count_push(self) -> None:
         self._facts.count_push()

@@ -89,7 +89,7 @@ class Holding(ScriptedMembership):
 def held(*answers: Any, **settings: Any) -> Stage:
     stage = Stage(*answers, **settings)
     stage.membership = Holding(stage, *answers)
-    stage.control._membership = stage.membership  # type: ignore[assignment]
+    stage.control._membership = stage.control._client = stage.membership  # type: ignore[assignment]
     stage.control.entered(ASSIGNMENT)
     return stage
 
@@ -185,7 +185,7 @@ def test_who_waits_for_its_turn_in_a_hold_acts_at_once_when_a_checkpoint_is_want
     wanted: list[tuple[bool, bool]] = []
 
     def next_action(*arguments: Any) -> Action | None:
-        is_wanted = arguments[3]
+        is_wanted = arguments[1]
         before = is_wanted()
         stage.membership.answers.pop(0)
         wanted.append((before, is_wanted()))

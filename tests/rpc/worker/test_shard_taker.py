@@ -12,7 +12,7 @@ import pytest
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import Answer, Instructions
 from psruntime.core.members.view import Phase, View
-from psruntime.core.shards.shard_messages import Position, Shard, ShardAnswer, Sharding, ShardNews
+from psruntime.core.shards.shard_messages import Position, Shard, ShardAnswer, Sharding, ShardNews, ShardRequest
 from psruntime.errors import CheckpointError, ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.worker import shard_taker
@@ -25,18 +25,21 @@ NONE = ShardAnswer(None, "others hold the rest of epoch 1")
 
 @dataclass
 class Membership:
-    """Gives `answers` in order; None: the call was called off.  asked: incarnation, latest ticket, news, wait."""
+    """Gives `answers` in order, as the client, too; None: the call was called off.
+
+    asked: incarnation, latest ticket, news, wait.
+    """
 
     answers: list[ShardAnswer | Exception | None]
+    index: int = 3
     answer: Answer = field(default_factory=lambda: Answer(7, Instructions(Phase.TRAINING, "", View(1)), 1))
     asked: list[tuple[int, int, tuple[ShardNews, ...], float]] = field(default_factory=list)
     wanted: list[bool] = field(default_factory=list)
     meanwhile: Callable[[], None] = lambda: None
 
-    def take_shard(
-        self, sharding: Sharding, incarnation: int, seen: int, news: Any, max_wait_s: float, is_wanted: Any
-    ) -> ShardAnswer | None:
-        self.asked.append((incarnation, seen, news, max_wait_s))
+    def take_shard(self, request: ShardRequest, is_wanted: Any, deadline_s: float) -> ShardAnswer | None:
+        assert (request.worker_index, request.sharding) == (self.index, SHARDING) and deadline_s > request.max_wait_s
+        self.asked.append((request.incarnation, request.seen, request.news, request.max_wait_s))
         self.meanwhile()
         self.wanted.append(is_wanted())
         answer = self.answers.pop(0)
@@ -44,7 +47,7 @@ class Membership:
             raise answer
         return answer
 
-    def position(self) -> Position:
+    def get_position(self, deadline_s: float) -> Position:
         raise UnreachableError("nobody")
 
 
@@ -53,7 +56,7 @@ def shard(ticket: int) -> ShardAnswer:
 
 
 def taker(membership: Membership) -> ShardTaker:
-    context = ClientContext(cast(Any, None), JobConfig(lease_s=6.0), threading.Event(), lambda *_, **__: None)
+    context = ClientContext(cast(Any, membership), JobConfig(lease_s=6.0), threading.Event(), lambda *_, **__: None)
     return ShardTaker(context, cast(Any, membership))
 
 

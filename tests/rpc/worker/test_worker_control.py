@@ -15,6 +15,7 @@ from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Pushed, Report, Starved
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.wire.messages import ActionRequest
 from psruntime.rpc.worker.worker_control import QUICK_S, WorkerControl
 from psruntime.rpc.worker.worker_facts import WORK_S, WorkerFacts
 
@@ -27,7 +28,9 @@ def answer(phase: Phase, view: View = VIEW, incarnation: int = 9, **more: Any) -
 
 
 class ScriptedMembership:
-    """Gives one answer after the other; each wait moves on until its predicate holds."""
+    """Gives one answer after the other; each wait moves on until its predicate holds.  It is the client, too."""
+
+    index = 3
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -38,6 +41,7 @@ class ScriptedMembership:
         self.said: list[Report | None] = []  # with each
         self.starved_since: list[int | None] = []  # the same
         self.waits: list[float] = []  # of each
+        self.attempts: list[int] = []  # of each that was an action
 
     @property
     def answer(self) -> Answer:
@@ -53,24 +57,23 @@ class ScriptedMembership:
         return self.answer
 
     def next_action(
-        self,
-        assignment: Assignment,
-        report: Report | None,
-        max_wait_s: float,
-        is_wanted: Callable[[], bool] | None,
-        starved_since: int | None = None,
+        self, request: ActionRequest, is_wanted: Callable[[], bool] | None, deadline_s: float
     ) -> Action | None:
-        assert assignment == ASSIGNMENT and max_wait_s > 0
-        assert is_wanted() if is_wanted else max_wait_s == QUICK_S
-        self.said.append(report)
-        self.starved_since.append(starved_since)
-        self.waits.append(max_wait_s)
+        assert (request.worker_index, request.incarnation, request.view) == (self.index, 9, VIEW.number)
+        assert 0 < request.max_wait_s < deadline_s
+        assert is_wanted() if is_wanted else request.max_wait_s == QUICK_S
+        self.said.append(request.report)
+        self.starved_since.append(request.starved_since)
+        self.waits.append(request.max_wait_s)
         action = self.turns.pop(0)
         if isinstance(action, Exception):
             raise action
         if action is not None and action.kind is ActionKind.NONE:
             self.answers.pop(0)
         return action
+
+    def tried(self, attempt: int) -> None:
+        self.attempts.append(attempt)
 
     def wait_until(self, ready: Callable[[Answer], bool], timeout_s: float | None) -> Answer | None:
         if ready(self.answer):
@@ -86,7 +89,7 @@ class Stage:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.facts = WorkerFacts(lambda waiting: WorkerStats(waiting=waiting), self.asked)
         context = ClientContext(
-            None,  # type: ignore[arg-type]
+            self.membership,  # type: ignore[arg-type]
             JobConfig(train_steps=10, **settings),
             self.stop,
             lambda event, **facts: self.events.append((event, facts)),
@@ -280,6 +283,7 @@ def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
     ]
     assert stage.control.next_action(ASSIGNMENT, Applied(2, 4, 2)) == closes
     assert stage.membership.said == [Applied(2, 4, 2)] * 3 + [None, None]
+    assert stage.membership.attempts == [0, 5]
     assert [event for event, _ in stage.events] == ["waiting", "waiting"]
 
 
