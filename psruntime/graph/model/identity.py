@@ -51,7 +51,7 @@ def identity_of(
 def versions() -> list[tuple[str, str]]:
     """The facts that every process of a job has."""
     package = sys.modules[__package__.partition(".")[0]]  # rooms import nothing from above them
-    return [(PSRUNTIME, package.__version__), (TENSORFLOW, tf.__version__), (PROTOCOL, "psruntime.v1, 2")]
+    return [(PSRUNTIME, package.__version__), (TENSORFLOW, tf.__version__), (PROTOCOL, "psruntime.v1, 3")]
 
 
 def _limits(spec: ModelSpec) -> list[tuple[str, float | None]]:
