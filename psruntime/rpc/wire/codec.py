@@ -132,7 +132,8 @@ def _compiled(cls: Any, message: Any) -> _Codec:
     plain: list[tuple[str, Read]] = []  # written as they are, unless that is as if they were absent
     left = set(message.fields_by_name)
     for name, of, hint, default in _parts(cls, message):
-        place = _place(name, message)
+        place: Place = message.fields_by_name.get(name) or message.oneofs_by_name.get(name)
+        place = place or message.fields_by_name.get(name.removesuffix("_s"))
         if place is None:
             if LOCAL not in hint.notes:
                 raise TypeError(f"{message.full_name} has no field for {cls.__name__}.{name}")
@@ -180,12 +181,6 @@ def _parts(cls: Any, message: Any) -> Iterator[tuple[str, Read, _Hint, Any]]:
         annotations = get_type_hints(cls, include_extras=True)
         for each in dataclasses.fields(cls):
             yield each.name, attrgetter(each.name), _Hint.of(annotations[each.name]), each.default
-
-
-def _place(name: str, message: Any) -> Place:
-    """What a message has for the field of a dataclass; None: nothing."""
-    place = message.fields_by_name.get(name) or message.oneofs_by_name.get(name)
-    return place or message.fields_by_name.get(name.removesuffix("_s"))
 
 
 def _within(name: str, read: Read) -> Read:
@@ -241,10 +236,10 @@ def _checking(name: str, get: Read, check: Check | None) -> Read:
 def _optional(of: Read, hint: _Hint, place: Place, default: Any) -> tuple[Read, Write]:
     name, (check, sent) = place.name, _scalar(hint, place, default)
     read_present = _checking(name, attrgetter(name), check)
-    absent = None if hint.is_optional else default
+    absent, must_be_there = _if_absent(hint, default)
 
     def read(wire: Any) -> Any:
-        return read_present(wire) if wire.HasField(name) else absent
+        return read_present(wire) if must_be_there or wire.HasField(name) else absent
 
     def write(value: Any, wire: Any) -> None:
         part = of(value)
@@ -252,6 +247,11 @@ def _optional(of: Read, hint: _Hint, place: Place, default: Any) -> tuple[Read, 
             setattr(wire, name, sent(part) if sent else part)
 
     return read, write
+
+
+def _if_absent(hint: _Hint, default: Any) -> tuple[Any, bool]:
+    """The value of a field that is absent, and whether there is none: then what protobuf has for it is checked."""
+    return (None, False) if hint.is_optional else (default, default is dataclasses.MISSING)
 
 
 def _scalar(hint: _Hint, place: Place, default: Any = None) -> tuple[Check | None, SentAs | None]:
@@ -306,8 +306,7 @@ def _duration(of: Read, hint: _Hint, place: Place) -> tuple[Read, Write]:
 def _part(of: Read, hint: _Hint, place: Place, default: Any) -> tuple[Read, Write]:
     name, get, sent, codec = place.name, attrgetter(place.name), hint.sent, _codec(hint.base, place.message_type)
     read_part, write_part = _within(name, codec.read), codec.write
-    must_be_there = default is dataclasses.MISSING and not hint.is_optional
-    absent = None if hint.is_optional else default
+    absent, must_be_there = _if_absent(hint, default)
 
     def read(wire: Any) -> Any:
         return read_part(get(wire)) if must_be_there or wire.HasField(name) else absent
