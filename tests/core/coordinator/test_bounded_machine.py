@@ -75,16 +75,8 @@ class BoundedMachine(RuleBasedStateMachine):
         self.ports += 1
         port = 5000 + self.ports
         specs = MODEL if role is Role.WORKER else ()
-        join = Join(
-            role,
-            index,
-            f"127.0.0.1:{port}",
-            f"127.0.0.1:{port + 1000}",
-            f"join {port}",
-            self.job.job_id,
-            variables=specs,
-        )
-        self.watched.join(join)
+        addresses = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1000}"
+        self.watched.join(Join(role, index, *addresses, f"join {port}", self.job.job_id, variables=specs))
 
     def all_hear(self) -> None:
         """Everybody beats; the chief prepares.  Workers enter a view that is new to them."""
@@ -145,6 +137,13 @@ class BoundedMachine(RuleBasedStateMachine):
     def many_steps(self, picks: list[int]) -> None:
         for pick in picks:
             self.a_step(pick)
+
+    @rule(pick=PICK)
+    def one_runs_ahead(self, pick: int) -> None:
+        """To the bound, over the floor that it knows."""
+        stepper = self.known(pick) if self.steppers else None
+        while stepper and (stepper.stepping or within(self.job.bound, stepper.clock, stepper.floor)):
+            self.go_on(stepper)
 
     def started(self, stepper: Stepper) -> None:
         if stepper not in self.of_now():
