@@ -17,6 +17,7 @@ from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.config.process import ProcessConfig, split_address
+from psruntime.core.accounting.ledger import ledger_facts
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, PsBeat, PsStats
@@ -279,9 +280,8 @@ class _Ps:
         unbalanced = self._state.unbalanced()
         accepted = ", ".join(f"worker {i}: {low} to {high}" for i, (low, high) in self._state.accepted().items())
         self._process.log(
-            "ledger", buckets=stats.buckets, received=stats.received, applied=stats.applied,
-            down_weighted=stats.down_weighted, pending=stats.pending, **stats.dropped, rolled_back=stats.rolled_back,
-            max_staleness=stats.max_staleness, accepted=accepted, balanced=not unbalanced,
+            "ledger", buckets=stats.buckets, **ledger_facts(stats), max_staleness=stats.max_staleness,
+            accepted=accepted, balanced=not unbalanced,
         )  # fmt: skip
         for counts in stats.row_counts:
             self._process.log("dynamic_table", **asdict(counts), known=counts.known)

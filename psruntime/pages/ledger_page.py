@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from psruntime.core.accounting.ledger import CAUSES
+from psruntime.core.accounting.ledger import CAUSES, accounts_for_all, terms_of
 from psruntime.core.members.messages import MemberStatus, PsStats
 from psruntime.live.history import NAN, History
 from psruntime.pages.figures import Strip
@@ -31,7 +31,10 @@ def ledger_page() -> Page:
         sums.show([_sum_row(index, each) for index, each in stats])
         fates.show(
             [f"ps {index}" for index, _ in stats],
-            {fate: [_of(each, fate) / each.received if each.received else 0.0 for _, each in stats] for fate in FATES},
+            {
+                fate: [_fates(each)[fate] / each.received if each.received else 0.0 for _, each in stats]
+                for fate in FATES
+            },
         )
         accounts.show([_account(worker, history) for worker in history.workers])
 
@@ -49,16 +52,13 @@ def ledger_page() -> Page:
     )  # fmt: skip
 
 
-def _of(stats: PsStats, fate: str) -> int:
-    return {
-        "applied": stats.applied, "dropped": sum(stats.dropped.values()), "rolled back": stats.rolled_back,
-        "pending": stats.pending,
-    }[fate]  # fmt: skip
+def _fates(stats: PsStats) -> dict[str, int]:
+    return dict(zip(FATES, terms_of(stats).values(), strict=True))
 
 
 def _sum_row(index: int, stats: PsStats) -> tuple[Any, ...]:
-    fates = [_of(stats, fate) for fate in FATES]
-    balances = "yes" if stats.received == sum(fates) else "NO"
+    fates = _fates(stats).values()
+    balances = "yes" if accounts_for_all(stats) else "NO"
     causes = [stats.dropped.get(cause, 0) for cause in CAUSES]
     return index, stats.received, *fates, balances, stats.down_weighted, *causes
 

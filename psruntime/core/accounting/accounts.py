@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from psruntime.core.accounting.ledger import IN_STATS, accounts_for_all, ledger_facts
 from psruntime.core.members.messages import PsStats, WorkerStats
-
-_COUNTS = ("buckets", "received", "applied", "down_weighted", "pending", "rolled_back")
 
 
 @dataclass
@@ -33,9 +33,7 @@ class Totals:
     @property
     def balanced(self) -> bool:
         """Whether every push that arrived is accounted for."""
-        stats = self.stats
-        accounted = stats.applied + sum(stats.dropped.values()) + stats.rolled_back + stats.pending
-        return stats.received == accounted and stats.down_weighted <= stats.applied
+        return accounts_for_all(self.stats)
 
 
 class Accounts:
@@ -63,10 +61,11 @@ class Accounts:
         """The sums, and what is unanswered.  While workers push, what is under way is unanswered, too."""
         total = PsStats(dropped={})
         for stats in self._ps.values():
-            sums = {name: getattr(total, name) + getattr(stats, name) for name in _COUNTS}
+            joined: dict[str, Any] = {
+                w: column.joined((getattr(total, w), getattr(stats, w))) for w, column in IN_STATS.items()
+            }
             dropped = {c: total.dropped.get(c, 0) + n for c, n in stats.dropped.items()}
-            most = max(total.max_staleness, stats.max_staleness)
-            total = replace(total, **sums, dropped=dropped, max_staleness=most)
+            total = replace(total, buckets=total.buckets + stats.buckets, dropped=dropped, **joined)
         missing = {index: self._missing(index, sent.ended + sent.newest) for index, sent in sorted(self._sent.items())}
         return Totals(total, {index: count for index, count in missing.items() if count > 0})
 
@@ -82,10 +81,5 @@ class Accounts:
 
 def account_facts(totals: Totals) -> dict[str, object]:
     """For the log."""
-    stats = totals.stats
     unanswered = ", ".join(f"worker {index}: {count}" for index, count in totals.unanswered.items())
-    return {
-        "received": stats.received, "applied": stats.applied, "down_weighted": stats.down_weighted, **stats.dropped,
-        "rolled_back": stats.rolled_back, "pending": stats.pending, "balanced": totals.balanced,
-        "unanswered": unanswered,
-    }  # fmt: skip
+    return {**ledger_facts(totals.stats), "balanced": totals.balanced, "unanswered": unanswered}

@@ -11,11 +11,10 @@ from psruntime.core.accounting.ledger import APPLIED, CAUSES, NOT_FINITE, STALE
 from psruntime.core.members.membership import tag_of
 from psruntime.core.members.view import View
 
-APPLIED_NAME = "applied"
+APPLIED_NAME = APPLIED.word
 CONTRIBUTED = "contributed"  # mode sync: to the sum of a round
 LATE = "late"  # mode sync with backup workers: for its round
 MEASURABLE = 1 << 31  # versions; what seems staler was pulled before its bucket was restored
-_NAMES = {column: name for name, column in CAUSES.items()}
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def contribution(buckets: int, counts: bool) -> UpdateOutcome:
     """Of a gradient in the sums of a round.  counts: whether it is finite."""
     if counts:
         return UpdateOutcome(CONTRIBUTED, buckets, 0, 0, 1.0)
-    return UpdateOutcome(_NAMES[NOT_FINITE], 0, buckets, None, None)
+    return UpdateOutcome(NOT_FINITE.word, 0, buckets, None, None)
 
 
 def too_late(buckets: int) -> UpdateOutcome:
@@ -72,6 +71,6 @@ def outcome_of(buckets: Sequence[tuple[int, int]], weight_of: Callable[[int], fl
     taken = [staleness for column, staleness in buckets if column == APPLIED]
     causes = [column for column, _ in buckets if column != APPLIED]
     stale = [staleness for column, staleness in buckets if column == STALE and 0 <= staleness < MEASURABLE]
-    name = _NAMES[max(_NAMES, key=causes.count)] if causes else APPLIED_NAME
+    name = max(CAUSES.values(), key=causes.count).word if causes else APPLIED_NAME
     staleness = max(taken or stale, default=None)
     return UpdateOutcome(name, len(taken), len(causes), staleness, weight_of(max(taken)) if taken else None)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, REPEATED
+from psruntime.core.accounting.ledger import APPLIED, are_final
 from psruntime.core.accounting.update_outcome import SentUpdate, outcome_of, word_of
 from psruntime.core.members.view import View
 from psruntime.errors import JobFailedError
@@ -31,8 +31,6 @@ from psruntime.graph.session.step_result import StepResult, require_finite
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.observe.meter import GATE, StepTimes
-
-COUNTED = (APPLIED, NOT_FINITE, REPEATED)  # what became of a push whose batch is not to be read again
 
 
 @dataclass
@@ -250,7 +248,7 @@ def _read(fetched: dict[str, Any], examples: int, times: StepTimes) -> StepResul
         examples=examples,
         staleness=int(applied[:, 1].max()) if len(applied) else None,
         dropped=len(outcomes) - len(applied),
-        counted=bool(np.isin(outcomes[:, 0], COUNTED).all()),
+        counted=are_final(outcomes[:, 0].tolist()),
         times=times,
         weight=float(fetched.get("examples", 0.0)),
     )

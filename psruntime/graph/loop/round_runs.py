@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
+from psruntime.core.accounting.ledger import REPEATED, are_final
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Action, Applied, Broken, Complete
 from psruntime.errors import JobFailedError
@@ -15,9 +15,6 @@ from psruntime.graph.base.types import Array, Session
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, torn
 from psruntime.graph.session.worker_run import WorkerRun
-
-# Repeated: a session was lost after the ps had taken the first try.
-ACCEPTED = frozenset({PENDING, NOT_FINITE, REPEATED})
 
 
 class RoundRuns:
@@ -112,7 +109,7 @@ class RoundRuns:
 
 def are_accepted(outcomes: Array) -> bool:
     """Whether every bucket took the contribution; outcomes: int64 [buckets, 3]."""
-    return ACCEPTED.issuperset(outcomes[:, 0].tolist())
+    return are_final(outcomes[:, 0].tolist())
 
 
 def is_closed(outcomes: Array, closes: Complete) -> bool:

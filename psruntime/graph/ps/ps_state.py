@@ -6,22 +6,13 @@ So status, metrics and fencing need no worker.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import (
-    APPLIED,
-    CAUSES,
-    DOWN_WEIGHTED,
-    LEDGER_SIZE,
-    MAX_STALENESS,
-    PENDING,
-    RECEIVED,
-    ROLLED_BACK,
-    is_balanced,
-)
+from psruntime.core.accounting.ledger import is_balanced, stats_of
 from psruntime.core.members.messages import PsStats, RowCounts
 from psruntime.core.plan.buckets import Bucket
 from psruntime.core.plan.plan import Plan
@@ -159,19 +150,10 @@ class LedgerReader:
         ledgers, arrived, bytes_held, step, row_counts = self._session.run(
             [self._ledgers, self._arrived, self._bytes, self._step, self._row_counts]
         )
-        rows = np.array(ledgers, np.int64).reshape(len(self.names), LEDGER_SIZE)
-        totals = rows.sum(axis=0)
-        stats = PsStats(
+        stats = replace(
+            stats_of([ledger.tolist() for ledger in ledgers]),
             bytes_held=int(bytes_held),
-            buckets=len(rows),
-            received=int(totals[RECEIVED]),
-            applied=int(totals[APPLIED]),
-            dropped={cause: int(totals[column]) for cause, column in CAUSES.items()},
-            rolled_back=int(totals[ROLLED_BACK]),
             received_of={int(worker): int(arrived[worker]) for worker in np.flatnonzero(arrived)},
-            max_staleness=int(rows[:, MAX_STALENESS].max(initial=0)),
-            pending=int(totals[PENDING]),
-            down_weighted=int(totals[DOWN_WEIGHTED]),
             row_counts=tuple(
                 RowCounts(bucket.variable, _rows_of(bucket), *map(int, counts))
                 for bucket, counts in zip(self._dynamic, row_counts, strict=True)

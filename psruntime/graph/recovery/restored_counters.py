@@ -13,10 +13,11 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import (
     APPLIED,
-    DOWN_WEIGHTED,
     EMPTY,
     LEDGER_SIZE,
     ROLLED_BACK,
+    Column,
+    Part,
     Row,
     brought_back,
 )
@@ -106,10 +107,8 @@ class _PsCounters:
 
 def _kept(saved: Row) -> list[int]:
     """Of each column, how much of it at most is kept by a return to the saved counters."""
-    kept = [KEPT_ALL] * LEDGER_SIZE
-    for column in (APPLIED, DOWN_WEIGHTED):
-        kept[column] = saved[column]
-    return kept
+    goes_back = [column is APPLIED or column.part is Part.SHARE for column in sorted(Column)]
+    return [saved[column] if goes else KEPT_ALL for column, goes in enumerate(goes_back)]
 
 
 def _roll_back(store: BucketStore, kept: Tensor, numbers: Numbers, fence: WriteFence) -> Op:
