@@ -32,7 +32,6 @@ from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.worker.join_worker import join_worker
 
-ENDS = (Phase.DRAINING, Phase.DONE, Phase.FAILED, Phase.STOPPED)
 STOP_S = 0.2  # for health calls under way at the end
 
 
@@ -169,7 +168,7 @@ class ScriptMember:
         """Whether a step may still begin, now or after a wait; False also when the membership is lost."""
         try:
             assert self._membership is not None
-            return self._membership.answer.instructions.phase not in ENDS
+            return self._membership.answer.instructions.phase.may_train
         except PsRuntimeError:
             return False
 

@@ -30,7 +30,6 @@ POLL_S = 1.0  # the coordinator answers sooner if there is an outcome; between t
 MARGIN_S = 5.0  # of a call's deadline over the time for which the coordinator may keep it waiting
 REACH_S = 5.0  # for the first answer; a busy machine may miss one call
 AGAIN_S = 0.3  # between two calls when one failed
-ARGUMENTS = {Kind.BOUND: "N", Kind.LEARNING_RATE_SCALE: "X", Kind.MODE: "M"}  # of the commands that have one
 SCHEDULED = "schedule"  # as a mode
 COMMANDS = """commands:
   pause                    no step begins; what is under way ends
@@ -105,8 +104,8 @@ def command_of(words: Sequence[str]) -> Command:
     kind = known[first]
     if kind is Kind.MODE:
         return Command(kind, request_id, **_mode(rest))
-    if len(rest) != (kind in ARGUMENTS):
-        takes = f"takes one argument, {ARGUMENTS[kind]}" if kind in ARGUMENTS else "takes no argument"
+    if len(rest) != bool(kind.argument):
+        takes = f"takes one argument, {kind.argument}" if kind.argument else "takes no argument"
         raise UsageError(f"{kind} {takes}, got '{' '.join(rest)}'")
     if kind is Kind.BOUND and rest[0] == AUTO:
         return Command(kind, request_id, automatic=True)

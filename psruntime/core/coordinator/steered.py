@@ -24,9 +24,6 @@ from psruntime.core.steering.overrides import check_bound, check_scale
 from psruntime.core.steering.steering import Request
 from psruntime.errors import UnreachableError, UsageError, some
 
-JUDGED = (Kind.BOUND, Kind.MODE, Kind.LEARNING_RATE_SCALE, Kind.SAVE, Kind.DRAIN_WORKER)  # by what the job is
-PAUSES_IN = (Phase.FORMING, Phase.PREPARING, Phase.TRAINING)  # where a step may begin, or after which one may
-
 
 def take(state: JobState, command: Command) -> None:
     """Takes a command; a repeat of one that was taken changes nothing.
@@ -49,7 +46,7 @@ def steer(state: JobState) -> bool:
     """Advances the commands as far as possible; returns whether instructions have changed."""
     steering, barrier = state.steering, state.steering.barrier
     before = (steering.revision, barrier.pause_epoch, barrier.state)
-    if state.phase not in PAUSES_IN:
+    if not state.phase.may_train:
         steering.end(f"{state.phase}: {state.reason}", state.global_step, state.phase is Phase.DONE)
         if state.phase.over:
             steering.is_over(f"{state.phase}: {state.reason}", state.global_step)
@@ -120,7 +117,7 @@ def mode_of(state: JobState) -> str:
 def pause_of(state: JobState) -> tuple[int, str]:
     """The epoch of the pause in which no worker begins a step, and its reason; 0 if there is none."""
     barrier = state.steering.barrier
-    if not barrier.pause_epoch or state.phase not in PAUSES_IN:
+    if not barrier.pause_epoch or not state.phase.may_train:
         return 0, ""
     if barrier.target is None or barrier.to_build:
         return barrier.pause_epoch, f"paused by control at global step {barrier.in_force.from_global_step}"
@@ -131,7 +128,7 @@ def pause_of(state: JobState) -> tuple[int, str]:
 def to_build(state: JobState) -> tuple[str, int]:
     """The mode for whose steps workers get ready while they step on, and the number of the change; else empty and 0."""
     barrier = state.steering.barrier
-    return (barrier.to_build, barrier.builds) if barrier.to_build and state.phase in PAUSES_IN else ("", 0)
+    return (barrier.to_build, barrier.builds) if barrier.to_build and state.phase.may_train else ("", 0)
 
 
 def is_paused(state: JobState) -> bool:
@@ -221,7 +218,7 @@ def _waits_for(state: JobState, request: Request) -> str:
 def _require(state: JobState, command: Command) -> None:
     """Raises UsageError unless the job can do it."""
     kind, job = command.kind, state.job
-    if kind in JUDGED and not state.view.number:  # members may know more, and are not all there
+    if kind.is_judged and not state.view.number:  # members may know more, and are not all there
         raise UnreachableError(f"it cannot be told yet what the job can do: {state.phase}: {state.reason}")
     if state.steering.is_full:
         raise UsageError("too many commands have not taken effect yet; wait for them")

@@ -29,7 +29,12 @@ class Phase(str, Enum):
 
     @property
     def over(self) -> bool:
-        return self in (Phase.DONE, Phase.FAILED, Phase.STOPPED)
+        return not MOVES[self]
+
+    @property
+    def may_train(self) -> bool:
+        """Whether steps begin in it, or may after it."""
+        return not self.over and self is not Phase.DRAINING
 
     @property
     def prepared(self) -> bool:

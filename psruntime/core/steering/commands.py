@@ -14,22 +14,35 @@ from psruntime.errors import UsageError
 
 
 class Kind(str, Enum):
-    """What is asked.  CHANGES change settings, at the barrier."""
+    """What is asked.
 
-    PAUSE = "pause"
-    RESUME = "resume"
-    BOUND = "bound"
-    LEARNING_RATE_SCALE = "learning-rate-scale"
-    MODE = "mode"
-    SAVE = "save"
-    DRAIN = "drain"
-    DRAIN_WORKER = "drain worker"
+    changes: whether it changes settings, at the barrier.  is_judged: whether the job's settings and members decide if
+    it can be done, so it has to wait until they are known.  argument: what is typed behind it; empty: nothing.
+    done: what is reported of it afterwards; empty: the command as it was typed.
+    """
+
+    changes: bool
+    is_judged: bool
+    argument: str
+    done: str
+
+    PAUSE = "pause", True, False, "", "paused"
+    RESUME = "resume", True, False, "", "resumed"
+    BOUND = "bound", True, True, "N"
+    LEARNING_RATE_SCALE = "learning-rate-scale", True, True, "X"
+    MODE = "mode", True, True, "M"
+    SAVE = "save", False, True
+    DRAIN = "drain", False, False
+    DRAIN_WORKER = "drain worker", False, True, "N"
+
+    def __new__(cls, text: str, changes: bool, is_judged: bool, argument: str = "", done: str = "") -> Kind:
+        kind = str.__new__(cls, text)
+        kind._value_, kind.changes, kind.is_judged, kind.argument, kind.done = text, changes, is_judged, argument, done
+        return kind
 
     def __str__(self) -> str:
-        return self.value
+        return str(self.value)
 
-
-CHANGES = (Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE, Kind.MODE)
 
 REQUEST_ID_CHARS = 64
 PENDING_COMMANDS = 64  # in one message
@@ -79,13 +92,14 @@ class Command:
         if self.automatic:
             mode = f"{mode}, as scheduled" if mode else "schedule"
             bound = f"{bound}, {AUTO}" if self.is_due else AUTO
-        argument: dict[Kind, object] = {
-            Kind.BOUND: bound,
-            Kind.LEARNING_RATE_SCALE: f"{self.scale:g}",
-            Kind.MODE: mode,
-            Kind.DRAIN_WORKER: self.worker,
-        }
-        return f"{self.kind} {argument[self.kind]}" if self.kind in argument else str(self.kind)
+        scale, worker = f"{self.scale:g}", str(self.worker)
+        of = {Kind.BOUND: bound, Kind.LEARNING_RATE_SCALE: scale, Kind.MODE: mode, Kind.DRAIN_WORKER: worker}
+        return f"{self.kind} {of[self.kind]}" if self.kind.argument else str(self.kind)
+
+    @property
+    def done(self) -> str:
+        """What is reported when it has taken effect."""
+        return self.kind.done or str(self)
 
     @property
     def is_due(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from psruntime.core.steering.barrier import Barrier, BarrierState, Decision, Look
-from psruntime.core.steering.commands import CHANGES, Command, Kind, Outcome, Reply, SteeringStatus
+from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
 from psruntime.core.steering.overrides import Overrides
 
 REMEMBERED = 256  # requests that are over, for repeats of theirs; an operator makes a few an hour
@@ -80,7 +80,7 @@ class Steering:
         revocable = self.revocable
         if revocable and (command.is_by_hand if revocable.is_due else command.kind is Kind.RESUME):
             self.withdraw(f"withdrawn by {command}", global_step)
-        if self.is_building and command.kind in CHANGES and not command.wants_what(self.changing):
+        if self.is_building and command.kind.changes and not command.wants_what(self.changing):
             if command.kind is Kind.MODE and not command.is_due:
                 self.withdraw(f"withdrawn by {command}", global_step)
             else:
@@ -113,7 +113,7 @@ class Steering:
     @property
     def is_changing(self) -> bool:
         """Whether a change has not taken effect."""
-        return any(request.command.kind in CHANGES for request in self._open)
+        return any(request.command.kind.changes for request in self._open)
 
     def withdraw(self, why: str, global_step: int) -> None:
         """Withdraws the change that is under way, which no ps has got yet."""
@@ -135,7 +135,7 @@ class Steering:
     def release(self, global_step: int) -> None:
         """The change that was under way is in force from this global step on."""
         self.barrier.release(global_step)
-        self.finish(self._change(), global_step, _done(self._change().command))
+        self.finish(self._change(), global_step, self._change().command.done)
 
     def finish(self, request: Request, global_step: int, text: str, outcome: Outcome = Outcome.DONE) -> None:
         """A command has taken effect, or does not any more.  text: of the log, before the global step."""
@@ -177,13 +177,13 @@ class Steering:
         if self._open:
             first = self._open[0]
             seen = look()
-            is_change = first.command.kind in CHANGES
+            is_change = first.command.kind.changes
             reason = self.decide(seen).reason or seen.why_not if is_change else waits_for(first)
         return SteeringStatus(self.settings, pending, reason)
 
     def _change(self) -> Request:
         """The change that is under way, or comes next: those that need no build first."""
-        changes = (request for request in self._open if request.command.kind in CHANGES)
+        changes = (request for request in self._open if request.command.kind.changes)
         return self._under_way or min(changes, key=lambda request: self._may_build(request.command))
 
     def _may_build(self, command: Command) -> bool:
@@ -198,16 +198,11 @@ class Steering:
             if why := request.command.why_not(self.settings):
                 self.finish(request, global_step, f"given up: {why}", Outcome.GIVEN_UP)
             elif change == self.settings:
-                self.finish(request, global_step, f"{_done(request.command)} already")
+                self.finish(request, global_step, f"{request.command.done} already")
             elif change.same_steps(self.settings):
                 self.barrier.note(change, global_step)
-                self.finish(request, global_step, _done(request.command))
+                self.finish(request, global_step, request.command.done)
             else:
                 self._under_way = request
                 self.barrier.begin(change, self._may_build(request.command))
         return self.barrier.state is not BarrierState.OPEN
-
-
-def _done(command: Command) -> str:
-    said = {Kind.PAUSE: "paused", Kind.RESUME: "resumed"}
-    return said.get(command.kind, str(command))

@@ -181,7 +181,7 @@ class WorkerControl:
             phase = answer.instructions.phase
             if phase is Phase.FAILED:
                 self._raise_if_over(answer)
-            ends = phase in (Phase.DRAINING, Phase.DONE, Phase.STOPPED)
+            ends = not phase.may_train
             mode = self._mode_of(answer)
             is_free = ends or mode == "sync" or self._is_lost(answer)  # in rounds the next action waits for the pause
             gate = None if is_free else self._gate_in(mode, answer)
@@ -438,7 +438,7 @@ def _rules_of(answer: Answer) -> tuple[int, int]:
 def _ends(answer: Answer) -> bool:
     """Whether the job ends, or is over."""
     instructions = answer.instructions
-    return instructions.stopping or instructions.phase is Phase.DRAINING or instructions.phase.over
+    return instructions.stopping or not instructions.phase.may_train
 
 
 def _can_open(answer: Answer) -> bool:

@@ -11,7 +11,7 @@ from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.shards.shard_messages import START
-from psruntime.core.steering.commands import Kind, Outcome
+from psruntime.core.steering.commands import Command, Kind, Outcome
 from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import JobDoneError, UnreachableError, UsageError
 from tests.core.steering.steered_job import SteeredJob
@@ -364,3 +364,14 @@ def test_the_rounds_log_tells_what_another_mode_undoes(began_in: str) -> None:
         assert not told
     else:
         assert [record["mode"] for record in told] == ["sync", "async", "async"] and told[-1]["global_step"] == 1
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_each_kind_of_command_says_all_of_itself(kind: Kind) -> None:
+    command = Command(kind, "id", bound=7, scale=0.5, mode="sync", worker=3)
+    typed = {Kind.BOUND: "bound 7", Kind.LEARNING_RATE_SCALE: "learning-rate-scale 0.5", Kind.MODE: "mode sync"}
+    assert str(command) == {**typed, Kind.DRAIN_WORKER: "drain worker 3"}.get(kind, kind.value)
+    assert bool(kind.argument) == (str(command) != kind.value)
+    assert command.done == (kind.done or str(command))
+    before = Overrides(bound=4, mode="bounded", paused=kind is Kind.RESUME)
+    assert not kind.changes or command.change(before) != before
