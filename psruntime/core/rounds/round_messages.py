@@ -26,6 +26,10 @@ class ActionKind(str, Enum):
     def __str__(self) -> str:
         return self.value
 
+    @property
+    def is_of_gradient(self) -> bool:
+        return self in (ActionKind.COMPUTE, ActionKind.PUSH)
+
 
 @dataclass(frozen=True)
 class Complete:

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.update_outcome import SentUpdate, UpdateOutcome, contribution, too_late, word_of
 from psruntime.core.members.messages import Assignment
+from psruntime.core.rounds.contribution import Kept, Outcome, Use, has_closed, use_of
 from psruntime.core.rounds.round_messages import (
     Action,
     ActionKind,
@@ -33,10 +33,10 @@ from psruntime.core.rounds.round_messages import (
     Taken,
 )
 from psruntime.errors import UserCodeError
-from psruntime.graph.base.types import Array, Feed, Session
+from psruntime.graph.base.types import Feed, Session
 from psruntime.graph.loop.local_rounds import LocalRounds
 from psruntime.graph.loop.round_batches import Batch, NoBatchError, RoundBatches
-from psruntime.graph.loop.round_runs import RoundRuns, are_accepted, is_closed, positions
+from psruntime.graph.loop.round_runs import RoundRuns, are_accepted, outcomes_of, positions
 from psruntime.graph.loop.step_runner import Ran, StepRunner
 from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.session.step_result import StepResult, require_finite
@@ -45,23 +45,20 @@ from psruntime.graph.step.train_graph import RoundGraph
 from psruntime.observe.meter import ROUND
 
 
-@dataclass(frozen=True)
-class _Kept:
+@dataclass(frozen=True, kw_only=True)
+class _Kept(Kept):
     """A gradient in the worker's variables, and what it is of.
 
     weight: of its batch, 0 if it does not count.  divisor: what it was divided by.  taken: as in Pushed.
-    loss: of its batch.  pushed: a contribution of it was accepted.
+    loss: of its batch.
     """
 
     assignment: Assignment
-    round: int
-    opened: int
     batch: Batch
     weight: float
     divisor: int
     taken: Taken | None
     loss: float
-    pushed: bool = False
 
 
 class RoundLoop:
@@ -158,15 +155,17 @@ class RoundLoop:
         return self._batches.starved(kept.opened if kept else 0)
 
     def _needs_gradient(self, assignment: Assignment, action: Action) -> bool:
-        kept = self._kept
-        held = kept is not None and (kept.assignment, kept.opened) == (assignment, action.opened)
-        return action.kind in (ActionKind.COMPUTE, ActionKind.PUSH) and not held
+        return action.kind.is_of_gradient and self._use_of_kept(assignment, action) is not Use.AGAIN
+
+    def _use_of_kept(self, assignment: Assignment, action: Action) -> Use:
+        is_of_view = self._kept is not None and self._kept.assignment == assignment
+        return use_of(self._kept, is_of_view, action, self._only_keeps)
 
     def _keep(self, session: Session, assignment: Assignment, action: Action) -> Report | None:
         """Keeps a gradient for the round, which is not pushed yet."""
         if self._needs_gradient(assignment, action):
             outcomes = self._compute(session, assignment, action)
-            if action.closes and not is_closed(outcomes, action.closes):
+            if action.closes and not has_closed(outcomes, action.closes):
                 return self._runs.close(session, assignment, action.closes)  # then the batch is computed again
         kept = self._kept
         assert kept is not None
@@ -175,7 +174,7 @@ class RoundLoop:
     def _contribute(self, session: Session, assignment: Assignment, action: Action) -> Report | None:
         compute = self._needs_gradient(assignment, action)
         outcomes = (self._compute if compute else self._contribute_again)(session, assignment, action)
-        if action.closes and not is_closed(outcomes, action.closes):
+        if action.closes and not has_closed(outcomes, action.closes):
             return self._why_not_closed(session, assignment, action, action.closes)
         if not are_accepted(outcomes):
             return None  # void or fenced: the next action follows from that
@@ -230,7 +229,7 @@ class RoundLoop:
             )
         return found
 
-    def _compute(self, session: Session, assignment: Assignment, action: Action) -> Array:
+    def _compute(self, session: Session, assignment: Assignment, action: Action) -> list[Outcome]:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
         began_s = time.monotonic()
         requests = {
@@ -243,22 +242,25 @@ class RoundLoop:
         if self._graph.mean_divisor is not None:
             divisor = action.closes.members if action.closes else 1  # as many as now, unless some came or went
             requests[self._graph.mean_divisor] = divisor
-        was_late = self._was_late(assignment)
-        if was_late and self._kept:
+        use = self._use_of_kept(assignment, action)
+        if use is Use.LATE and self._kept:
             self._record_update(self._kept, self._kept.round, self._kept.opened, too_late(self._buckets))
         draws_s = time.time()
-        batch, ran = self._step(session, self._batch_for(assignment, action), requests, action.share)
+        batch, ran = self._step(session, self._batch_for(use, action), requests, action.share)
         fetched, times = ran.fetched, ran.times(ROUND, self._waits_s or draws_s, draws_s)
         self._waits_s = None
         taken = replace(batch.taken, seconds=time.monotonic() - began_s) if batch.taken else None
-        outcomes = np.concatenate(fetched["outcomes"])
+        outcomes = outcomes_of(fetched["outcomes"])
         read = (float(fetched["loss"]), bool(fetched["finite"]), int(fetched["global_step"]))
-        dropped = len(outcomes) if was_late else 0
+        dropped = len(outcomes) if use is Use.LATE else 0
         result = StepResult(*read, self._inputs.examples(batch.arrays), staleness=0, dropped=dropped, times=times)
-        closed = action.closes is None or is_closed(outcomes, action.closes)
+        closed = action.closes is None or has_closed(outcomes, action.closes)
         if closed:
             weight = float(fetched["examples"])
-            self._kept = _Kept(assignment, action.round, action.opened, batch, weight, divisor, taken, result.loss)
+            self._kept = _Kept(
+                round=action.round, opened=action.opened, assignment=assignment, batch=batch, weight=weight,
+                divisor=divisor, taken=taken, loss=result.loss,
+            )  # fmt: skip
         elif self._kept is None or batch is not self._kept.batch:
             self._batches.keep(batch)
         self._control_plane.stepped(result.global_step)
@@ -270,11 +272,6 @@ class RoundLoop:
                 )
             require_finite(result)
         return outcomes
-
-    def _was_late(self, assignment: Assignment) -> bool:
-        """Whether the gradient before came too late for its round."""
-        kept = self._kept
-        return kept is not None and kept.assignment == assignment and not kept.pushed
 
     def _step(self, session: Session, batch: Batch, requests: Feed, share: int) -> tuple[Batch, Ran]:
         """Runs the step with a batch, or with the next if that is given up; (the one that worked, its results)."""
@@ -308,25 +305,17 @@ class RoundLoop:
 
         return step
 
-    def _batch_for(self, assignment: Assignment, action: Action) -> Batch:
-        """The next, unless that of a round in an earlier view is still wanted.
-
-        It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.  With backup
-        workers it may also have closed without it.  What closed without it is read again where there are data shards.
-        """
+    def _batch_for(self, use: Use, action: Action) -> Batch:
+        """The next, unless the one of the kept gradient is wanted.  One that no round has is read again, by shards."""
         kept = self._kept
-        if (
-            kept
-            and kept.assignment != assignment
-            and not ((kept.pushed or self._only_keeps) and kept.round < action.round)
-        ):
+        if kept and use is Use.ANEW:
             return kept.batch
-        if kept and not kept.pushed and kept.batch.of:
+        if kept and use in (Use.LATE, Use.UNUSED) and kept.batch.of:
             self._batches.put_back(kept.batch)
             self._kept = None
         return self._batches.next(action.share)
 
-    def _contribute_again(self, session: Session, assignment: Assignment, action: Action) -> Array:
+    def _contribute_again(self, session: Session, assignment: Assignment, action: Action) -> list[Outcome]:
         """What was kept, because the attempt was void; the outcomes."""
         assert self._kept is not None
         return self._runs.contribute(session, assignment, action, self._kept.weight * self._kept.divisor)

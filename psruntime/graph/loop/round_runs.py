@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from psruntime.core.accounting.ledger import REPEATED, are_final
 from psruntime.core.members.messages import Assignment
+from psruntime.core.rounds.contribution import BucketRound, Outcome, torn
 from psruntime.core.rounds.round_messages import Action, Applied, Broken, Complete
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.types import Array, Session
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, torn
 from psruntime.graph.session.worker_run import WorkerRun
 
 
@@ -44,8 +43,8 @@ class RoundRuns:
             raise JobFailedError(f"{odd}, so round {closes.round} was not applied, and none could be after it")
         return request
 
-    def contribute(self, session: Session, assignment: Assignment, action: Action, scale: float) -> Array:
-        """Pushes what is kept; the outcomes, int64 [buckets, 3].
+    def contribute(self, session: Session, assignment: Assignment, action: Action, scale: float) -> list[Outcome]:
+        """Pushes what is kept; the outcomes, of each bucket.
 
         scale: multiply what is kept by it to get the sum over its examples; 0: it does not count.
         """
@@ -61,7 +60,7 @@ class RoundRuns:
             outcomes: list[Array] = run(request)
             return outcomes
 
-        return np.concatenate(session.run_step_fn(contribute))
+        return outcomes_of(session.run_step_fn(contribute))
 
     def close(self, session: Session, assignment: Assignment, closes: Complete) -> Applied | Broken | None:
         """Applies the round by itself, also one that somebody before began to apply; None: this worker is fenced.
@@ -72,10 +71,10 @@ class RoundRuns:
         factor = self._factor(session, closes)
         request = self.close_request(assignment, closes, factor)
         run = ("close_local", request, [closes.round]) if closes.local else ("close", request)
-        states = np.concatenate(self._run(session, *run))
+        states = [BucketRound(*row) for of_ps in self._run(session, *run) for row in of_ps.tolist()]
         if reason := torn(states, closes):
             return Broken(closes.round, closes.attempt, reason)
-        if not (states[:, APPLIED_ATTEMPT] == closes.attempt).all():
+        if any(bucket.applied != closes.attempt for bucket in states):
             return None  # fenced: another incarnation is at work
         return Applied(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
 
@@ -107,22 +106,19 @@ class RoundRuns:
         return session.run_step_fn(run)
 
 
-def are_accepted(outcomes: Array) -> bool:
-    """Whether every bucket took the contribution; outcomes: int64 [buckets, 3]."""
-    return are_final(outcomes[:, 0].tolist())
+def are_accepted(outcomes: Sequence[Outcome]) -> bool:
+    """Whether every bucket took the contribution."""
+    return are_final(outcome.verdict for outcome in outcomes)
 
 
-def is_closed(outcomes: Array, closes: Complete) -> bool:
-    """Whether every bucket had applied the attempt when it was pulled; outcomes: int64 [buckets, 3]."""
-    return bool((outcomes[:, 1] >= closes.attempt).all())
-
-
-def positions(outcomes: Array) -> tuple[int, ...]:
-    """As in Pushed, of one that was accepted; none where a bucket had taken an earlier try of it.
-
-    outcomes: int64 [buckets, 3].
-    """
-    of_buckets = outcomes[:, 2]
-    if (outcomes[:, 0] == REPEATED).any():
+def positions(outcomes: Sequence[Outcome]) -> tuple[int, ...]:
+    """As in Pushed, of one that was accepted; none where a bucket had taken an earlier try of it."""
+    if any(outcome.verdict == REPEATED for outcome in outcomes):
         return ()
-    return (int(of_buckets[0]),) if (of_buckets == of_buckets[0]).all() else tuple(of_buckets.tolist())
+    of_buckets = tuple(outcome.position for outcome in outcomes)
+    return of_buckets[:1] if len(set(of_buckets)) == 1 else of_buckets
+
+
+def outcomes_of(fetched: Sequence[Array]) -> list[Outcome]:
+    """fetched: of each ps, int64 [buckets, 3]."""
+    return [Outcome(*row) for of_ps in fetched for row in of_ps.tolist()]

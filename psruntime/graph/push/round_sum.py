@@ -16,9 +16,9 @@ from collections.abc import Callable
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, PENDING, RECEIVED, VOID
-from psruntime.core.rounds.round_messages import Complete
+from psruntime.core.rounds.contribution import BucketRound, Outcome
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Array, Op, Tensor, Variable
+from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.push.guard import (
     Section,
     copied_to_ps,
@@ -37,9 +37,8 @@ from psruntime.graph.store.bucket_store import BucketStore, PsControl, ps_variab
 from psruntime.graph.store.gradient import BucketGradient, GradientStore, summing
 from psruntime.graph.update.apply import Update
 
-# Columns of the round state.  An attempt is begun by its first contribution, which resets the sum.
-ATTEMPT, COUNT, INTENT, APPLIED_ATTEMPT = range(4)
-ROUND_STATE_SIZE = 4
+ROUND_STATE_SIZE = len(BucketRound._fields)
+APPLIED_ATTEMPT = BucketRound._fields.index("applied")  # a column of the round state
 
 
 class RoundStore:
@@ -48,8 +47,7 @@ class RoundStore:
     sum: a gradient like the contributions, dense or rows with their indices; summed in the master's dtype, of
         half precision in float32, rows when they are applied.
     scale: float64 [], multiply `sum` by it to get the sum of all examples' gradients; 0: nothing was summed.
-    state: int64 [ROUND_STATE_SIZE] = (attempt that is summed, its contributions so far, the last attempt that began
-        to be applied, the last that was applied).  INTENT above APPLIED_ATTEMPT: the bucket is torn.
+    state: int64 [ROUND_STATE_SIZE], the columns of BucketRound.
     """
 
     def __init__(self, store: BucketStore, is_sparse: bool) -> None:
@@ -98,8 +96,8 @@ class RoundStore:
         """
 
         def forget() -> tuple[Tensor, list[Op]]:
-            state = self.state.read_value()
-            sealed = state * tf1.one_hot(COUNT, ROUND_STATE_SIZE, on_value=0, off_value=1, dtype=tf1.int64)
+            state = BucketRound(*tf1.unstack(self.state.read_value()))
+            sealed = tf1.stack(state._replace(count=tf1.zeros_like(state.count)))
             return sealed, [self.state.assign(sealed, read_value=False)]
 
         return locked(self.store, [], fenced(forget))[1]
@@ -124,12 +122,12 @@ def contribute(
     closed: the round state after the close of the round before, in the same run; the contribution begins after it.
     replaces: whether the gradient takes the place of the sum so far, if it counts.
 
-    A contribution to an attempt that is older than the one being summed, or that is applied already, is void.
-    One that is not finite counts, without its gradient, so that the round is complete without it.
+    core/rounds/contribution.py has the rule of what counts.  A contribution that is not finite counts, without its
+    gradient, so that the round is complete without it.
 
     Returns:
-        int64 [3] = (PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket had applied, after
-        the close if there was one, so when it was pulled; how many contributions the sum had before this one).
+        int64 [3], as Outcome: PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket has
+        applied, after the close if there was one; the contributions in the sum before this one.
     """
     store, push, attempt = rounds.store, request.push, request.push.sequence
     numbers = control.numbers
@@ -137,18 +135,17 @@ def contribute(
 
     def add() -> tuple[Tensor, list[Op]]:
         stored, ledger = rounds.state.read_value(), store.ledger.read_value()
-        state, last_push = tf1.unstack(stored), read_push(store, push)
-        void = tf1.logical_or(attempt < state[ATTEMPT], attempt <= state[INTENT])
+        state, last_push = BucketRound(*tf1.unstack(stored)), read_push(store, push)
         counted = tf1.where(push.finite, numbers(PENDING), numbers(NOT_FINITE))
-        verdict = refusal(control, push, last_push, tf1.where(void, numbers(VOID), counted))
+        verdict = refusal(control, push, last_push, tf1.where(state.voids(attempt), numbers(VOID), counted))
         accepted = tf1.equal(verdict, counted)
-        fresh = attempt > state[ATTEMPT]
+        fresh = state.begins(attempt)
         begins = tf1.logical_and(accepted, fresh)
         begins_sum = tf1.logical_or(fresh, request.scale > 0) if replaces else fresh
         scale = rounds.scale.assign(rounds.add(gradient, request.scale, accepted, begins_sum), read_value=False)
         with tf1.control_dependencies([scale]):  # so that the state never counts a sum whose scale is not known
-            before = tf1.where(begins, numbers(0), state[COUNT])
-            now = tf1.stack([attempt, before + numbers(1), state[INTENT], state[APPLIED_ATTEMPT]])
+            before = tf1.where(begins, numbers(0), state.count)
+            now = tf1.stack(state._replace(attempt=attempt, count=before + numbers(1)))
             pending = tf1.where(begins, tf1.unstack(ledger)[PENDING], numbers(0))
             given_up = pending * numbers.moved(PENDING, VOID)
             entries = ledger + given_up + numbers.one(RECEIVED) + numbers.one_at(verdict)
@@ -157,8 +154,8 @@ def contribute(
                 store.ledger.assign(entries, read_value=False),
                 record_push(store, control, push, last_push, accepted),
             ]
-        after_close = state if closed is None else tf1.unstack(closed)
-        return tf1.stack([verdict, after_close[APPLIED_ATTEMPT], before]), last
+        after_close = state if closed is None else BucketRound(*tf1.unstack(closed))
+        return tf1.stack(Outcome(verdict, after_close.applied, before)), last
 
     with tf1.name_scope(f"contribute/{store.bucket.name}/"):
         arrived = [*push.tensors, request.scale, *gradient.tensors, *([] if closed is None else [closed])]
@@ -185,17 +182,16 @@ def close(
 
     def decide_and_update() -> tuple[Tensor, list[Op]]:
         stored, ledger = rounds.state.read_value(), store.ledger.read_value()
-        state, pending = tf1.unstack(stored), tf1.unstack(ledger)[PENDING]
-        complete = tf1.logical_and(tf1.equal(state[ATTEMPT], attempt), tf1.equal(state[COUNT], closing.members))
-        allowed = tf1.logical_and(attempt > state[INTENT], tf1.logical_not(is_fenced(control, closing.push)))
-        ready = tf1.logical_and(complete, allowed)
+        state, pending = BucketRound(*tf1.unstack(stored)), tf1.unstack(ledger)[PENDING]
+        refused = tf1.logical_or(state.began(attempt), is_fenced(control, closing.push))
+        ready = tf1.logical_and(state.is_complete(attempt, closing.members, tf1.equal), tf1.logical_not(refused))
         anything = tf1.logical_and(pending > numbers(0), closing.factor > numbers(0, tf1.float64))
         applied = tf1.logical_and(ready, anything)
-        intent = tf1.where(ready, tf1.stack([attempt, closing.members, attempt, state[APPLIED_ATTEMPT]]), stored)
-        begun = rounds.state.assign(intent, read_value=False)
+        intent = state._replace(attempt=attempt, count=closing.members, intent=attempt)
+        begun = rounds.state.assign(tf1.where(ready, tf1.stack(intent), stored), read_value=False)
         with tf1.control_dependencies([begun]):
             updated = update(gradient_if(applied, rounds.sum.read() if gradient is None else gradient))
-        after = tf1.where(ready, tf1.stack([attempt, closing.members, attempt, attempt]), stored)
+        after = tf1.where(ready, tf1.stack(intent._replace(applied=attempt)), stored)
         with tf1.control_dependencies([begun, settled(applied, [updated])]):  # `settled` does not wait if not applied
             fate = tf1.where(applied, numbers.moved(PENDING, APPLIED), numbers.moved(PENDING, NOT_FINITE))
             moved = tf1.where(ready, pending, numbers(0)) * fate
@@ -211,15 +207,3 @@ def close(
     arrived += [] if gradient is None else gradient.tensors
     with tf1.name_scope(f"close/{store.bucket.name}/"):
         return locked(store, arrived, decide_and_update)
-
-
-def torn(states: Array, closes: Complete) -> str | None:
-    """Why the attempt cannot be closed any more, from the round states [buckets, ROUND_STATE_SIZE]; else None."""
-    begun = states[:, INTENT] == closes.attempt
-    applied = states[:, APPLIED_ATTEMPT] == closes.attempt
-    complete = (states[:, ATTEMPT] == closes.attempt) & (states[:, COUNT] == closes.members)
-    if (begun & ~applied).any():
-        return f"{int((begun & ~applied).sum())} buckets were cut off in their update"
-    if not (applied | complete).all():
-        return f"{int((~(applied | complete)).sum())} buckets lack contributions"
-    return None

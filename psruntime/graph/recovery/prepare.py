@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
@@ -25,6 +24,7 @@ from psruntime.core.accounting.saved_state import SavedState
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import listed
 from psruntime.core.recovery.recovery import Contents, Recovery, decide, lost_work, obstacle
+from psruntime.core.rounds.contribution import BucketRound, hold_same_rounds
 from psruntime.core.shards.shard_messages import START, Position
 from psruntime.errors import (
     CannotPrepareError,
@@ -34,11 +34,11 @@ from psruntime.errors import (
     JobFailedError,
 )
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
+from psruntime.graph.base.types import Feed, Op, Session, Tensor, Variable
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
 from psruntime.graph.ops.fills import initialise
-from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, ROUND_STATE_SIZE, RoundStore
+from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.recovery.initial_values import InitialValues
 from psruntime.graph.recovery.prepared_flag import PreparedFlags
 from psruntime.graph.recovery.pretrained_values import PretrainedValues
@@ -272,12 +272,9 @@ class Preparation:
         has = [bool(each) for each in session.run(self._has_rounds)]
         absent = [ps for ps, each in enumerate(has) if not each]
         if absent:
-            states = session.run([states for ps, states in enumerate(self._round_states) if has[ps]])
+            last_attempt = self._last_attempt(session, absent)
             write([self._new_sums[ps] for ps in absent])
-            write(
-                self._no_round,
-                {self._attempt: max((int(state[ATTEMPT]) for of_ps in states for state in of_ps), default=0)},
-            )
+            write(self._no_round, {self._attempt: last_attempt})
             self._flags.measure(session, assignment.incarnation, absent)
 
     def _position(self, path: str | None) -> Position | None:
@@ -345,17 +342,15 @@ class Preparation:
 
     def _same_rounds(self, session: Session) -> bool:
         """Whether no round was cut off while it was applied."""
-        states = self._states(session)
-        return len(np.unique(states[:, [INTENT, APPLIED_ATTEMPT]])) <= 1
+        return hold_same_rounds(self._states(session))
 
-    def _states(self, session: Session) -> Array:
-        """Round states, int64 [buckets, ROUND_STATE_SIZE]."""
-        states = [state for of_ps in session.run(self._round_states) for state in of_ps]
-        return np.array(states, np.int64).reshape(-1, ROUND_STATE_SIZE)
+    def _states(self, session: Session, absent: Collection[int] = ()) -> list[BucketRound]:
+        """Of all buckets but those of these ps."""
+        found = session.run([states for ps, states in enumerate(self._round_states) if ps not in absent])
+        return [BucketRound(*state.tolist()) for of_ps in found for state in of_ps]
 
-    def _last_attempt(self, session: Session) -> int:
-        states = self._states(session)
-        return int(states[:, ATTEMPT].max(initial=0))
+    def _last_attempt(self, session: Session, absent: Collection[int] = ()) -> int:
+        return max((bucket.attempt for bucket in self._states(session, absent)), default=0)
 
     def _newer_replica(self, session: Session, contents: list[Contents], saved_step: int) -> Replica | None:
         """What the lost ps come back from, if it is not older than the checkpoint of this step."""

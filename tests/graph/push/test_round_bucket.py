@@ -12,8 +12,8 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, FENCED, NOT_FINITE, PENDING, RECEIVED, REPEATED, VOID
+from psruntime.core.rounds.contribution import torn
 from psruntime.core.rounds.round_messages import Complete
-from psruntime.graph.push.round_sum import torn
 from tests.support.local_cluster import LocalCluster
 from tests.support.polling import poll_until
 from tests.support.round_bucket import KINDS, ROWS, WIDTH, WORKERS, RoundBucket
@@ -217,19 +217,8 @@ def test_an_update_that_is_cut_off_leaves_the_bucket_torn(bucket: RoundBucket) -
     assert bucket.close(1, 1) == [1, 1, 1, 0]
     assert bucket.look()["version"] == 0
     assert bucket.contribute(1, 1) == VOID
-    reason = torn(np.array([bucket.books()]), Complete(1, 1, 1, 8.0))
+    reason = torn([bucket.books()], Complete(1, 1, 1, 8.0))
     assert reason == "1 buckets were cut off in their update"
-
-
-def test_torn_names_both_kinds() -> None:
-    closes = Complete(round=4, attempt=7, members=2, examples=8.0)
-    complete, applied, cut_off = [7, 2, 6, 6], [7, 2, 7, 7], [7, 2, 7, 6]
-    lacking, older, sealed = [7, 1, 6, 6], [6, 2, 6, 6], [7, 0, 6, 6]
-    assert torn(np.array([complete, complete]), closes) is None
-    assert torn(np.array([applied, complete]), closes) is None
-    assert torn(np.array([applied, applied]), closes) is None
-    assert torn(np.array([applied, cut_off, lacking]), closes) == "1 buckets were cut off in their update"
-    assert torn(np.array([applied, lacking, older, sealed]), closes) == "3 buckets lack contributions"
 
 
 def test_the_sum_of_a_table_equals_the_dense_sum(cluster: LocalCluster) -> None:

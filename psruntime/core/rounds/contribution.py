@@ -1,0 +1,136 @@
+"""The rule of contributions: which one counts for which attempt at a round, and what becomes of a late or repeated one.
+
+Each contribution is judged by its bucket on the ps (graph/push/round_sum.py), by its worker, which learns the outcome
+(graph/loop/round_loop.py), and by the coordinator, which gets the worker's report (rounds.py).  All judge by this:
+
+| contribution | bucket | worker | coordinator |
+|---|---|---|---|
+| to the attempt that is summed, or to a newer one, which begins another sum | `pending`; `not_finite`, without its
+  gradient | reports Pushed | it counts |
+| of the same worker once more | `repeated` | reports Pushed | nothing changes |
+| to an older attempt, or one that began to be applied | `void` | asks for the next action, see `Use` | is not told |
+| of a worker that was replaced | `fenced` | asks for the next action | refuses whatever the worker reports |
+| with backup workers, of a gradient that was computed when its round had enough | none | drops it | it is late |
+
+Law: attempts are numbered upwards over all rounds and never reused, so a bucket compares the numbers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from operator import eq
+from typing import Any, NamedTuple
+
+from psruntime.core.rounds.round_messages import Action, Applied, Broken, Complete, Computed, Pushed
+
+Number = Any  # a whole number, or a tensor of one, int64 []; what compares two of them is a bool, or a tensor bool []
+
+
+class BucketRound(NamedTuple):
+    """The round of one bucket, in the order of the columns of its variable.
+
+    attempt: that is summed; its first contribution begins the sum.  count: its contributions so far.  intent: the last
+    attempt that began to be applied.  applied: the last that was; below `intent`, the bucket is torn.
+    """
+
+    attempt: Number
+    count: Number
+    intent: Number
+    applied: Number
+
+    def begins(self, attempt: Number) -> Number:
+        """Whether a contribution to this attempt begins another sum."""
+        return attempt > self.attempt
+
+    def voids(self, attempt: Number) -> Number:
+        """Whether a contribution to this attempt is void."""
+        return (attempt < self.attempt) | self.began(attempt)
+
+    def began(self, attempt: Number) -> Number:
+        """Whether this attempt, or a later one, began to be applied: no update may follow."""
+        return attempt <= self.intent
+
+    def is_complete(self, attempt: Number, members: Number, equal: Callable[[Any, Any], Number] = eq) -> Number:
+        """Whether all members have contributed to this attempt.  equal: of two numbers, or two tensors."""
+        return equal(self.attempt, attempt) & equal(self.count, members)
+
+
+class Outcome(NamedTuple):
+    """The outcome of a contribution on one bucket.
+
+    verdict: a column of the ledger.  applied: the last attempt that the bucket had applied when it was pulled.
+    position: the number of contributions in the sum before this one.
+    """
+
+    verdict: int
+    applied: int
+    position: int
+
+
+def has_closed(outcomes: Iterable[Outcome], closes: Complete) -> bool:
+    """Whether every bucket had applied the attempt when it was pulled."""
+    return all(outcome.applied >= closes.attempt for outcome in outcomes)
+
+
+def torn(states: Iterable[Sequence[int]], closes: Complete) -> str | None:
+    """Why the attempt cannot be closed any more, from the rounds of all buckets; else None."""
+    left = [bucket for bucket in (BucketRound(*state) for state in states) if bucket.applied != closes.attempt]
+    if cut_off := sum(bucket.intent == closes.attempt for bucket in left):
+        return f"{cut_off} buckets were cut off in their update"
+    lacking = sum(not bucket.is_complete(closes.attempt, closes.members) for bucket in left)
+    return f"{lacking} buckets lack contributions" if lacking else None
+
+
+def hold_same_rounds(states: Iterable[BucketRound]) -> bool:
+    """Whether all buckets have applied the same attempts, and none is torn."""
+    return len({attempt for bucket in states for attempt in (bucket.intent, bucket.applied)}) <= 1
+
+
+def is_of(report: Pushed | Applied | Broken, number: int, attempt: int) -> bool:
+    """Whether a worker's report is of this attempt at the round of this number."""
+    return (report.round, report.attempt) == (number, attempt)
+
+
+def is_late(computed: Computed, number: int, opened: int) -> bool:
+    """Whether a gradient was computed for another round than the open one, whose first attempt is `opened`."""
+    return (computed.round, computed.opened) != (number, opened)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A gradient that a worker keeps.  round, opened: as in its action.  pushed: a contribution of it was accepted."""
+
+    round: int
+    opened: int
+    pushed: bool = False
+
+
+class Use(Enum):
+    """What becomes of a kept gradient when its worker gets an action for a gradient.
+
+    | the gradient | was pushed | was not |
+    |---|---|---|
+    | is of the round of the action, in this view | AGAIN | AGAIN |
+    | is of another round of this view, which so has closed | SPENT | LATE |
+    | is of an earlier view, and its round is behind | SPENT | UNUSED if rounds close without some workers, else ANEW |
+    | is of an earlier view, and its round is not | ANEW | ANEW |
+    """
+
+    AGAIN = "it is contributed to the new attempt, without being computed again"
+    ANEW = "it is computed anew, of the same batch: the ps may have lost its round"
+    SPENT = "its batch is in the variables, and the next one is drawn; also where no gradient is kept"
+    LATE = "its round closed without it: it is dropped, and the next batch is drawn"
+    UNUSED = "as LATE, but no coordinator has counted it"
+
+
+def use_of(kept: Kept | None, is_of_view: bool, action: Action, closes_without: bool) -> Use:
+    """is_of_view: whether the gradient is of the present view.  closes_without: whether there are backup workers."""
+    if kept is None:
+        return Use.SPENT
+    if is_of_view:
+        return Use.AGAIN if kept.opened == action.opened else Use.SPENT if kept.pushed else Use.LATE
+    if kept.round >= action.round or not (kept.pushed or closes_without):
+        return Use.ANEW
+    return Use.SPENT if kept.pushed else Use.UNUSED
