@@ -12,6 +12,16 @@ no round that opens, and leaves the open one unless it has a gradient for it.
 A local round takes the variables over many global steps at once, and has the number of the last: its members train by
 themselves, and contribute the changes.  It is always closed by itself.
 
+| state | begin | end | open | fill | void | empty | apply | settle |
+|---|---|---|---|---|---|---|---|---|
+| IDLE | READY | | | | | | | |
+| READY | READY | IDLE | COLLECTING | | | | | |
+| COLLECTING | READY | IDLE | | COMPLETE | COLLECTING | BETWEEN | | |
+| COMPLETE | READY | IDLE | CHAINED | | | | BETWEEN | |
+| CHAINED | READY | IDLE | | | CHAINED | UNAPPLIED | | COLLECTING |
+| BETWEEN | READY | IDLE | COLLECTING | | | | | |
+| UNAPPLIED | READY | IDLE | CHAINED | | | | | BETWEEN |
+
 Pure state.  Workers are named by their incarnations.
 
 Law: attempts are numbered upwards for ever, so a message of an older attempt is recognised by its number.
@@ -24,14 +34,75 @@ Law: a worker that contributes to a round has closed the one before, so at most 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 
 from psruntime.core.members.view import listed
 from psruntime.core.rounds.chosen import Chosen, Late
+from psruntime.core.rounds.contribution import is_late, is_of
 from psruntime.core.rounds.past_round import PastRound, past_round
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Computed, Pushed
 from psruntime.core.rounds.shares import Shares
 
 NAMED = 10  # workers that a message names
+
+
+class State(Enum):
+    """Of the rounds of a job."""
+
+    IDLE = "no rounds run"
+    READY = "no round was opened in this view"
+    COLLECTING = "a round is open, and waits for contributions"
+    COMPLETE = "all members of the open round have contributed"
+    CHAINED = "a round is open, and the one before is complete: the first contribution shows that it is closed"
+    BETWEEN = "no round is open, and the last one is closed"
+    UNAPPLIED = "no round is open, and the last one is complete"
+
+    @property
+    def is_open(self) -> bool:
+        return self in (State.COLLECTING, State.COMPLETE, State.CHAINED)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether the round before the open one, or before the next, is complete and not known to be closed."""
+        return self in (State.CHAINED, State.UNAPPLIED)
+
+
+class Event(Enum):
+    """What changes the state."""
+
+    BEGIN = "a view is prepared"
+    END = "the view is void, or the job trains no more"
+    OPEN = "a round opens"
+    FILL = "all members have contributed"
+    VOID = "a member without a contribution was lost, or has no batch: the next attempt at the round begins"
+    EMPTY = "the last worker of the round was lost, or has no batch"
+    APPLY = "the open round was applied by itself"
+    SETTLE = "a report shows that the round before is closed"
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    **{(state, Event.BEGIN): State.READY for state in State},
+    **{(state, Event.END): State.IDLE for state in State if state is not State.IDLE},
+    (State.READY, Event.OPEN): State.COLLECTING,
+    (State.COLLECTING, Event.FILL): State.COMPLETE,
+    (State.COLLECTING, Event.VOID): State.COLLECTING,
+    (State.COLLECTING, Event.EMPTY): State.BETWEEN,
+    (State.COMPLETE, Event.OPEN): State.CHAINED,
+    (State.COMPLETE, Event.APPLY): State.BETWEEN,
+    (State.CHAINED, Event.VOID): State.CHAINED,
+    (State.CHAINED, Event.EMPTY): State.UNAPPLIED,
+    (State.CHAINED, Event.SETTLE): State.COLLECTING,
+    (State.BETWEEN, Event.OPEN): State.COLLECTING,
+    (State.UNAPPLIED, Event.OPEN): State.CHAINED,
+    (State.UNAPPLIED, Event.SETTLE): State.BETWEEN,
+}
+
+
+def after(state: State, event: Event) -> State:
+    """Raises ValueError: the event cannot be in that state."""
+    if (state, event) not in TRANSITIONS:
+        raise ValueError(f"illegal event {event.name} of rounds that are {state.name}")
+    return TRANSITIONS[state, event]
 
 
 class Rounds:
@@ -51,7 +122,7 @@ class Rounds:
         self.global_step = 0  # rounds that the variables certainly contain
         self.attempt = 0  # the open one, or the last
         self.opened = 0  # its first attempt
-        self.active = False  # whether rounds run: the view is prepared and the job trains
+        self.state = State.IDLE
         self.learning_rate_scale = 1.0  # in force on the ps
         self.local_end: int | None = None  # if the round after the open one, or the next, is local, its number
         self._local: int | None = None  # if the open one is local, its number
@@ -60,8 +131,8 @@ class Rounds:
         self._late: list[Late] = []  # see `take_late`
         self._closer: tuple[tuple[int, int, int | None], int | None] | None = None  # for what it was looked up last
         self._contributions: dict[int, Pushed] = {}  # by incarnation
-        self._before: PastRound | None = None  # complete; closed by the contributions to the next
-        self._begun = False  # whether a round was opened in this view
+        # Complete, and closed by the contributions to the next; while IDLE, as far as it was when the view ended.
+        self._before: PastRound | None = None
         self._present: dict[int, int] = {}  # workers with a session on this view: incarnation -> worker index
         self._starved: dict[int, int] = {}  # incarnation -> the attempt since which it has had no batch
 
@@ -72,12 +143,17 @@ class Rounds:
 
     @property
     def open(self) -> bool:
-        return not self._chosen.is_empty
+        return self.state.is_open
+
+    @property
+    def active(self) -> bool:
+        """Whether rounds run: the view is prepared and the job trains."""
+        return self.state is not State.IDLE
 
     @property
     def closing(self) -> bool:
         """Whether all members of the open round have contributed, so that the chief may be applying."""
-        return self.open and len(self._contributions) == self._chosen.needed
+        return self.state is State.COMPLETE
 
     @property
     def is_wanted_closed(self) -> bool:
@@ -97,7 +173,7 @@ class Rounds:
     @property
     def unsettled(self) -> bool:
         """Whether the round before the open one is complete, and no report has shown yet that it is closed."""
-        return self._before is not None
+        return self.state.is_unsettled
 
     @property
     def being_applied(self) -> bool:
@@ -133,13 +209,13 @@ class Rounds:
 
         Returns the round that was complete when the view before ended, if the variables contain it.
         """
-        past = self._past(self.round) if self.closing else self._before
+        past = self._complete()
         is_held = past and past.round == global_step and past.attempt <= attempt
         self._forget()
         self._before = None
         self.attempt = max(self.attempt, attempt)
         self.global_step = global_step
-        self.active, self._begun = True, False
+        self._move(Event.BEGIN)
         self.revision += 1
         return past if is_held else None
 
@@ -150,7 +226,9 @@ class Rounds:
     def end(self) -> None:
         """Stops the rounds: the view is void, or the job trains no more."""
         if self.active:
-            self.active = False
+            self._before = self._complete()
+            self._forget()
+            self._move(Event.END)
             self._present, self._starved = {}, {}
             self.revision += 1
 
@@ -186,7 +264,7 @@ class Rounds:
         """
         if not self.active:
             return None
-        if (computed.round, computed.opened) != (self.round, self.opened):
+        if is_late(computed, self.round, self.opened):
             self._late.append(Late(incarnation, index, computed))
             return None
         self._chosen.computed(incarnation, computed)
@@ -202,13 +280,14 @@ class Rounds:
 
         Returns the round before, if this is the first report that proves it closed.
         """
-        current = (contribution.round, contribution.attempt) == (self.round, self.attempt)
-        if not (self.active and current and incarnation in self._members):
+        counts = self.active and is_of(contribution, self.round, self.attempt) and incarnation in self._members
+        if not counts:
             return None
         self._contributions.setdefault(incarnation, contribution)
-        if self.closing:
-            self.revision += 1
-        return self._settle()
+        past = self._settle()
+        self._look()
+        self.revision += self.closing
+        return past
 
     def close(self, closed: Applied) -> PastRound | None:
         """Takes the report of an applied attempt; returns the closed round, None for a repeat or another attempt."""
@@ -220,6 +299,7 @@ class Rounds:
         self._late += self._chosen.late
         self._measure_members()
         self._forget()
+        self._move(Event.APPLY)
         self.global_step = closed.global_step
         self.revision += 1
         return past
@@ -236,12 +316,15 @@ class Rounds:
         """Takes a worker out of the open round; as `lose`."""
         self._late += self._chosen.lose(incarnation)
         if incarnation not in self._members or incarnation in self._contributions:
+            self._look()
             self.revision += self.closing  # the round may be complete now, or another worker has to close it
             return []
         voided = sorted(self._members[inc] for inc in self._contributions)
         self._chosen.void()
         self._contributions = {}
         self.attempt += 1
+        self._move(Event.VOID)
+        self._look()
         self.revision += 1
         return voided
 
@@ -250,7 +333,7 @@ class Rounds:
 
         The first round of a view, and a local one, need at least `needed` workers; returns whether a round was opened.
         """
-        least = 1 if self._begun and not self.local_end else max(1, needed)
+        least = max(1, needed) if self.state is State.READY or self.local_end else 1
         if not self.active or self._stays_closed or len(self._present) < least:
             return False
         able = {inc: index for inc, index in self._present.items() if inc not in self._starved}
@@ -264,13 +347,13 @@ class Rounds:
             self._measure_members()
         elif self.unsettled and self.local_end:
             return False
+        self._move(Event.OPEN)
         self._chosen, self._contributions = Chosen(able, self._backup_workers), {}
         self._local = self.local_end
         if self.shares:
             self.shares.open(self._members)
         self.attempt += 1
         self.opened = self.attempt
-        self._begun = True
         self.revision += 1
         return True
 
@@ -290,16 +373,16 @@ class Rounds:
 
     def is_closing(self, done: Applied | Broken) -> bool:
         """Whether the report is of the open attempt, which the chief closes now."""
-        return self.active and self.closing and (done.round, done.attempt) == (self.round, self.attempt)
+        return self.active and self.closing and is_of(done, self.round, self.attempt)
 
     def settles(self, done: Applied | Broken) -> bool:
         """Whether the report is of the attempt before, which is closed by the contributions to the open one."""
         before = self._before
-        return self.active and before is not None and (done.round, done.attempt) == (before.round, before.attempt)
+        return self.active and before is not None and is_of(done, before.round, before.attempt)
 
     def tears(self, torn: Broken) -> bool:
         """Whether the report is of the open attempt, or of the one before."""
-        is_open = self.open and (torn.round, torn.attempt) == (self.round, self.attempt)
+        is_open = self.open and is_of(torn, self.round, self.attempt)
         return (self.active and is_open) or self.settles(torn)
 
     def action_of(self, incarnation: int, chief: int | None) -> Action:
@@ -353,6 +436,20 @@ class Rounds:
             if self.shares and pushed.taken and incarnation in self._present:
                 self.shares.measure(incarnation, pushed.taken)
 
+    def _move(self, event: Event) -> None:
+        self.state = after(self.state, event)
+
+    def _look(self) -> None:
+        """Moves on if the open round has no worker any more, or all contributions."""
+        if self.open and self._chosen.is_empty:
+            self._move(Event.EMPTY)
+        elif self.open and not self.closing and len(self._contributions) == self._chosen.needed:
+            self._move(Event.FILL)
+
+    def _complete(self) -> PastRound | None:
+        """The round that is complete and not known to be closed."""
+        return self._past(self.round) if self.closing else self._before
+
     def _forget(self) -> None:
         self._chosen, self._contributions, self._local = Chosen({}, 0), {}, None
 
@@ -367,6 +464,7 @@ class Rounds:
         """Marks the round before as closed, and returns it."""
         past, self._before = self._before, None
         if past:
+            self._move(Event.SETTLE)
             self.global_step = past.global_step
         return past
 

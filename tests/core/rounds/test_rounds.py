@@ -13,12 +13,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from psruntime.core.rounds import rounds as module
 from psruntime.core.rounds.chosen import Late
 from psruntime.core.rounds.past_round import PastRound
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Computed, Pushed, Taken
 from psruntime.core.rounds.rounds import Rounds
 from psruntime.core.rounds.shares import Shares
 from tests.support.selection import examples
+from tests.support.transitions import check_transitions
 
 BUCKETS = (0, 1)
 picks = st.integers(0, 7)
@@ -553,3 +555,7 @@ def test_shares_follow_the_speeds_and_stay_with_the_round() -> None:
         )
         contribute(1)
         rounds.enter(2, 2)
+
+
+def test_every_event_is_in_the_drawn_table_or_refused() -> None:
+    check_transitions(module.__doc__, module.State, module.Event, module.TRANSITIONS, module.after)
