@@ -18,7 +18,7 @@ from psruntime.core.members.messages import PsBeat
 from psruntime.core.members.unbuilt import Unbuilt
 from psruntime.core.members.view import Phase, listed, over_error
 from psruntime.core.rounds.rounds import NAMED
-from psruntime.core.steering.barrier import Look
+from psruntime.core.steering.barrier import Look, Move
 from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatus
 from psruntime.core.steering.overrides import check_bound, check_scale
 from psruntime.core.steering.steering import Request
@@ -65,9 +65,9 @@ def steer(state: JobState) -> bool:
         move = barrier.decide(look_at(state)).move
         if not move:
             break
-        if move == "halt":
+        if move == Move.HALT:
             barrier.halt()
-        elif move == "apply":
+        elif move == Move.APPLY:
             barrier.apply(state.fence.renew(), state.global_step)
             state.pace.rebound(barrier.for_ps.bound)
             if barrier.for_ps.mode != barrier.in_force.mode:

@@ -1,7 +1,11 @@
 """The barrier: how the settings of a running job change at one point for all.
 
-    OPEN --begin--> PAUSE --apply--> APPLY --release--> OPEN
-    OPEN --begin--> BUILD --halt--> PAUSE
+| state | restore | note | build | begin | halt | apply | release | give_up |
+|---|---|---|---|---|---|---|---|---|
+| OPEN | OPEN | OPEN | BUILD | PAUSE | | | | |
+| BUILD | | | | | PAUSE | | | OPEN |
+| PAUSE | | | | | | APPLY | | OPEN |
+| APPLY | | | | | | | OPEN | |
 
 BUILD: a change is accepted, and workers build the graph of the steps under it beside their steps.
 PAUSE: workers pause: each ends the steps that it has under way, or the open round, begins no other, and reports that.
@@ -34,12 +38,39 @@ class BarrierState(str, Enum):
         return self.value
 
 
-MOVES = {  # the one that leads on
-    BarrierState.OPEN: "begin",
-    BarrierState.BUILD: "halt",
-    BarrierState.PAUSE: "apply",
-    BarrierState.APPLY: "release",
+class Move(str, Enum):
+    RESTORE = "restore"  # what an earlier coordinator had put into force
+    NOTE = "note"  # a change under which steps are the same
+    BUILD = "build"  # a change for which workers may have to build
+    BEGIN = "begin"  # any other
+    HALT = "halt"
+    APPLY = "apply"
+    RELEASE = "release"
+    GIVE_UP = "give_up"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+TRANSITIONS: dict[tuple[BarrierState, Move], BarrierState] = {
+    (BarrierState.OPEN, Move.RESTORE): BarrierState.OPEN,
+    (BarrierState.OPEN, Move.NOTE): BarrierState.OPEN,
+    (BarrierState.OPEN, Move.BUILD): BarrierState.BUILD,
+    (BarrierState.OPEN, Move.BEGIN): BarrierState.PAUSE,
+    (BarrierState.BUILD, Move.HALT): BarrierState.PAUSE,
+    (BarrierState.BUILD, Move.GIVE_UP): BarrierState.OPEN,
+    (BarrierState.PAUSE, Move.APPLY): BarrierState.APPLY,
+    (BarrierState.PAUSE, Move.GIVE_UP): BarrierState.OPEN,
+    (BarrierState.APPLY, Move.RELEASE): BarrierState.OPEN,
 }
+LEADS_ON = {state: move for state, move in TRANSITIONS if move in (Move.HALT, Move.APPLY, Move.RELEASE)}
+
+
+def after(state: BarrierState, move: Move) -> BarrierState:
+    """Raises ValueError: the move is illegal in that state."""
+    if (state, move) not in TRANSITIONS:
+        raise ValueError(f"illegal move {move} at {state}")
+    return TRANSITIONS[state, move]
 
 
 @dataclass(frozen=True)
@@ -63,7 +94,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Decision:
-    """move: `halt`, `apply` or `release`; empty for none.  reason: what the change waits for, for people."""
+    """move: the one of LEADS_ON; empty for none.  reason: what the change waits for, for people."""
 
     move: str
     reason: str = ""
@@ -93,7 +124,7 @@ class Barrier:
     @property
     def may_be_given_up(self) -> bool:
         """Whether a change is under way that no ps has got yet."""
-        return self.state in (BarrierState.BUILD, BarrierState.PAUSE)
+        return (self.state, Move.GIVE_UP) in TRANSITIONS
 
     @property
     def for_ps(self) -> Overrides:
@@ -102,13 +133,13 @@ class Barrier:
 
     def restore(self, settings: Overrides) -> None:
         """Restores the settings that an earlier coordinator had put into force, before the job trains."""
-        self._require("restore", BarrierState.OPEN)
+        self._move(Move.RESTORE)
         self.in_force = self.in_force.newer(settings)
         self._update_pause()
 
     def note(self, change: Overrides, global_step: int) -> None:
         """Puts settings into force under which steps are the same as before, so they need no pause."""
-        self._require("note", BarrierState.OPEN)
+        self._move(Move.NOTE)
         self.in_force = replace(change, revision=self.in_force.revision + 1, from_global_step=global_step)
 
     def begin(self, change: Overrides, builds: bool = False) -> None:
@@ -116,16 +147,14 @@ class Barrier:
 
         builds: whether workers may lack the graph of the steps that come.
         """
-        self._require("begin", BarrierState.OPEN)
+        self._move(Move.BUILD if builds else Move.BEGIN)
         self.target = replace(change, revision=self.in_force.revision + 1)
-        self.state = BarrierState.BUILD if builds else BarrierState.PAUSE
         self.builds += builds
         self._update_pause()
 
     def halt(self) -> None:
         """Begins the pause: every worker has the graph of the next steps."""
-        self._require("halt", BarrierState.BUILD)
-        self.state = BarrierState.PAUSE
+        self._move(Move.HALT)
         self._update_pause()
 
     def decide(self, look: Look) -> Decision:
@@ -138,27 +167,26 @@ class Barrier:
             return Decision("", waits_for)
         if self.state is BarrierState.APPLY and look.written < self._apply_revision:
             return Decision("", look.unwritten)
-        return Decision(MOVES[self.state])
+        return Decision(LEADS_ON[self.state])
 
     def apply(self, fence_revision: int, global_step: int) -> None:
         """Gives the ps the new settings, with this revision of the fence; no worker is in a step."""
-        self._require("apply", BarrierState.PAUSE)
+        self._move(Move.APPLY)
         assert self.target is not None
         self.target = replace(self.target, from_global_step=global_step)
-        self.state, self._apply_revision = BarrierState.APPLY, fence_revision
+        self._apply_revision = fence_revision
 
     def release(self, global_step: int) -> None:
         """Puts the new settings into force from this global step on; every ps has written them."""
-        self._require("release", BarrierState.APPLY)
+        self._move(Move.RELEASE)
         assert self.target is not None
         self.in_force, self.target = replace(self.target, from_global_step=global_step), None
-        self.state = BarrierState.OPEN
         self._update_pause()
 
     def give_up(self) -> None:
         """Withdraws the change, which no ps has got yet."""
-        self._require("give_up", BarrierState.BUILD, BarrierState.PAUSE)
-        self.target, self.state = None, BarrierState.OPEN
+        self._move(Move.GIVE_UP)
+        self.target = None
         self._update_pause()
 
     def _update_pause(self) -> None:
@@ -169,6 +197,8 @@ class Barrier:
         elif not pauses:
             self.pause_epoch = 0
 
-    def _require(self, move: str, *states: BarrierState) -> None:
-        if self.state not in states:
-            raise ValueError(f"illegal move {move} at {self.state}, of {self.in_force} to {self.target}")
+    def _move(self, move: Move) -> None:
+        try:
+            self.state = after(self.state, move)
+        except ValueError as illegal:
+            raise ValueError(f"{illegal}, of {self.in_force} to {self.target}") from None

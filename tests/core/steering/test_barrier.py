@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from psruntime.core.steering import barrier as module
 from psruntime.core.steering.barrier import Barrier, BarrierState, Decision, Look
 from psruntime.core.steering.overrides import Overrides
+from tests.support.transitions import check_transitions
 
 START = Overrides(bound=4)
 READY = Look(True, written=7)
@@ -120,3 +122,7 @@ def test_an_illegal_move_raises_and_changes_nothing(state: BarrierState, moves: 
         with pytest.raises(ValueError, match=f"illegal move {move} at {state}"):
             getattr(barrier, move)(*arguments[move])
         assert vars(barrier) == before
+
+
+def test_every_move_is_in_the_drawn_table_or_refused() -> None:
+    check_transitions(module.__doc__, BarrierState, module.Move, module.TRANSITIONS, module.after)
