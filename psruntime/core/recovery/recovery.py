@@ -1,9 +1,14 @@
 """What is done with what the ps hold when a view forms.  Pure.
 
-every ps prepared              adopted: live variables are never rolled back
-no ps prepared                 all from the newest checkpoint, or all anew without one
-some not (a ps was replaced)   `rollback`: all from the checkpoint; `partial`: those that were lost alone
-mode sync, and the buckets hold different rounds, or one was torn: all from the checkpoint
+| together they hold | whole | torn | unequal |
+|---|---|---|---|
+| ALL | ADOPT | EVERY | EVERY |
+| SOME | LOST | EVERY | EVERY |
+| CUT_OFF | EVERY | EVERY | EVERY |
+| NOTHING | EVERY | EVERY | EVERY |
+
+ADOPT: live variables are never rolled back.  EVERY: the variables of all ps come from the newest checkpoint, or are
+made anew without one.  LOST: with `partial` those of the lost ps alone, else of all.
 
 A ps on which the plan puts no variables has none to lose, so nothing goes back because of it.
 """
@@ -23,6 +28,36 @@ class Contents(Enum):
     FRESH = "fresh"
     BEGUN = "begun"
     PREPARED = "prepared"
+
+
+class Together(Enum):
+    """What all ps hold together.  The value is why variables are replaced; empty: nothing of it is a reason."""
+
+    ALL = ""
+    SOME = "ps {lost} lost its variables"
+    CUT_OFF = "a preparation was cut off"
+    NOTHING = "no ps holds anything"
+
+
+class Rounds(Enum):
+    """Of what rounds the variables are, in mode sync; WHOLE in the others.  The value as of Together."""
+
+    WHOLE = ""
+    TORN = "a round was torn"
+    UNEQUAL = "the buckets hold different rounds"
+
+
+class Way(Enum):
+    ADOPT = "the variables of no ps are replaced"
+    LOST = "those of the lost ps, or of all"
+    EVERY = "those of all ps"
+
+
+WAYS: dict[tuple[Together, Rounds], Way] = {
+    **{(held, rounds): Way.EVERY for held in Together for rounds in Rounds},
+    (Together.ALL, Rounds.WHOLE): Way.ADOPT,
+    (Together.SOME, Rounds.WHOLE): Way.LOST,
+}
 
 
 @dataclass(frozen=True)
@@ -72,11 +107,10 @@ def decide(
     lost = absent.difference(empty)
     if absent == everyone:
         begun = any(content is Contents.BEGUN for ps, content in enumerate(contents) if ps not in empty)
-        return Recovery(everyone, "a preparation was cut off" if begun else "no ps holds anything")
-    if restore:
-        return Recovery(everyone, "a round was torn")
-    if not same_rounds:
-        return Recovery(everyone, "the buckets hold different rounds")
-    if not lost:
-        return Recovery(lost)
-    return Recovery(absent if partial else everyone, f"ps {listed(sorted(lost))} lost its variables")
+        held = Together.CUT_OFF if begun else Together.NOTHING
+    else:
+        held = Together.SOME if lost else Together.ALL
+    rounds = Rounds.TORN if restore else Rounds.WHOLE if same_rounds else Rounds.UNEQUAL
+    replaced = {Way.ADOPT: lost, Way.LOST: absent if partial else everyone, Way.EVERY: everyone}[WAYS[held, rounds]]
+    reason = held.value if absent == everyone else rounds.value or held.value
+    return Recovery(replaced, reason.format(lost=listed(sorted(lost))))

@@ -4,6 +4,13 @@ A worker takes one shard after the other.  A shard is done when it was read to i
 variables.  A shard of a worker that is gone is handed out again, from its beginning.  An epoch begins when the one
 before is done, so at its end a worker without a shard waits for those that lease the others.
 
+| state | lease | read | finish | lose |
+|---|---|---|---|---|
+| FREE | READING | | | |
+| READING | | READ | | FREE |
+| READ | | | DONE | FREE |
+| DONE | | | | |
+
 Pure state.  Workers are named by their incarnations.
 
 Law: in each epoch every shard is handed out at least once, and done once.
@@ -16,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from psruntime.core.shards.order import number_at
 from psruntime.core.shards.places import Places
@@ -32,19 +40,59 @@ from psruntime.core.shards.shard_messages import (
 from psruntime.errors import UsageError
 
 
+class State(Enum):
+    """Of a shard in its epoch."""
+
+    FREE = "no worker has it"
+    READING = "a worker leases it, and has not read it to its end"
+    READ = "its worker has read it, and the variables lack some of its batches"
+    DONE = "the variables have all its batches"
+
+
+class Event(Enum):
+    """What changes the state."""
+
+    LEASE = "it is handed out to a worker"
+    READ = "its worker reports how many batches it has"
+    FINISH = "all these are in the variables"
+    LOSE = "its worker reads no further"
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.FREE, Event.LEASE): State.READING,
+    (State.READING, Event.READ): State.READ,
+    (State.READING, Event.LOSE): State.FREE,
+    (State.READ, Event.FINISH): State.DONE,
+    (State.READ, Event.LOSE): State.FREE,
+}
+
+
+def after(state: State, event: Event) -> State:
+    """Raises ValueError: the event cannot be in that state."""
+    if (state, event) not in TRANSITIONS:
+        raise ValueError(f"illegal event {event.name} of a shard that is {state.name}")
+    return TRANSITIONS[state, event]
+
+
 @dataclass
 class _Lease:
-    """A shard that a worker reads.  batches, applied: as in ShardNews."""
+    """A shard that a worker reads.  batches: how many it has, once it is READ.  applied: as in ShardNews."""
 
     shard: Shard
     incarnation: int
     place: int  # in the epoch's order
-    batches: int | None = None
+    state: State
+    batches: int = 0
     applied: set[int] = field(default_factory=set)
 
-    @property
-    def is_done(self) -> bool:
-        return self.batches is not None and len(self.applied) >= self.batches
+    def take(self, news: ShardNews) -> None:
+        """Takes the worker's report on it."""
+        if news.batches is not None and self.state is State.READING:
+            self.batches = news.batches
+            self.state = after(self.state, Event.READ)
+        self.applied |= news.applied
+        if self.state is State.READ and len(self.applied) >= self.batches:
+            self.state = after(self.state, Event.FINISH)
 
 
 class Shards:
@@ -108,7 +156,7 @@ class Shards:
         self._ticket += 1
         begin, end = self.sharding.range_of(number_at(place, self.sharding.count, self.epoch))
         shard = Shard(self._ticket, self.epoch, begin, end)
-        self._leases[shard.ticket] = _Lease(shard, incarnation, place)
+        self._leases[shard.ticket] = _Lease(shard, incarnation, place, after(State.FREE, Event.LEASE))
         return ShardAnswer(shard)
 
     def hear(self, incarnation: int, news: Iterable[ShardNews]) -> None:
@@ -116,9 +164,9 @@ class Shards:
         for each in news:
             lease = self._leases.get(each.ticket)
             if lease is not None and lease.incarnation == incarnation:
-                lease.batches = each.batches if lease.batches is None else lease.batches
-                lease.applied |= each.applied
-                self._finish_if_done(lease)
+                lease.take(each)
+                if lease.state is State.DONE:
+                    self._finish(lease)
 
     def applied(self, incarnation: int, batches: Iterable[ShardBatch]) -> None:
         """Batches that a worker read are in the variables."""
@@ -127,6 +175,7 @@ class Shards:
     def lose(self, incarnation: int, why: str) -> None:
         """Ends the leases of a worker that reads no further: its shards are handed out again."""
         for lease in [lease for lease in self._leases.values() if lease.incarnation == incarnation]:
+            lease.state = after(lease.state, Event.LOSE)
             del self._leases[lease.shard.ticket]
             self._again.append(lease.place)
             self._again_in_epoch += 1
@@ -195,9 +244,7 @@ class Shards:
         self._next = place + 1
         return place
 
-    def _finish_if_done(self, lease: _Lease) -> None:
-        if not lease.is_done:
-            return
+    def _finish(self, lease: _Lease) -> None:
         assert self.sharding is not None
         del self._leases[lease.shard.ticket]
         self._done.add(lease.place)

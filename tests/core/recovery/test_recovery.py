@@ -17,7 +17,9 @@ from psruntime.core.accounting.ledger import (
     is_balanced,
 )
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
+from psruntime.core.recovery import recovery
 from psruntime.core.recovery.recovery import Contents, decide
+from tests.support.transitions import check_transitions
 
 F, B, P = Contents.FRESH, Contents.BEGUN, Contents.PREPARED
 
@@ -27,27 +29,27 @@ F, B, P = Contents.FRESH, Contents.BEGUN, Contents.PREPARED
 @pytest.mark.parametrize("same_rounds", [False, True])
 def test_whose_variables_are_replaced(partial: bool, restore: bool, same_rounds: bool) -> None:
     for contents in itertools.product((F, B, P), repeat=3):
-        recovery = decide(contents, partial, restore, same_rounds)
+        found = decide(contents, partial, restore, same_rounds)
         lost = {ps for ps, content in enumerate(contents) if content is not P}
-        assert lost <= recovery.ps, "what is not there is never adopted"
-        assert bool(recovery.reason) == bool(recovery.ps)
+        assert lost <= found.ps, "what is not there is never adopted"
+        assert bool(found.reason) == bool(found.ps)
         if restore or not same_rounds or len(lost) == 3:
-            assert recovery.ps == {0, 1, 2}
+            assert found.ps == {0, 1, 2}
         elif not lost:
-            assert not recovery.ps, "live variables are adopted"
+            assert not found.ps, "live variables are adopted"
         else:
-            assert recovery.ps == (lost if partial else {0, 1, 2})
+            assert found.ps == (lost if partial else {0, 1, 2})
 
 
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_ps_that_has_no_variables_loses_none(partial: bool) -> None:
     for contents in itertools.product((F, B, P), repeat=3):
-        recovery = decide(contents, partial, False, True, empty={1})
+        found = decide(contents, partial, False, True, empty={1})
         absent = {ps for ps, content in enumerate(contents) if content is not P}
-        assert bool(recovery.ps) == bool(recovery.reason) == bool(absent - {1})
+        assert bool(found.ps) == bool(found.reason) == bool(absent - {1})
         if absent - {1}:
-            assert recovery.ps == (absent if partial else {0, 1, 2}), "an empty one is made ready with the others"
-        assert "1" not in recovery.reason
+            assert found.ps == (absent if partial else {0, 1, 2}), "an empty one is made ready with the others"
+        assert "1" not in found.reason
     assert decide([F, P], partial, False, True, empty={1}).reason == "ps 0 lost its variables"
     assert decide([F, B], partial, False, True, empty={1}).reason == "no ps holds anything"
     assert decide([P, F], partial, True, True, empty={1}).ps == {0, 1}, "what the coordinator wants is restored"
@@ -58,6 +60,13 @@ def test_a_reason_names_the_ps() -> None:
     assert decide([F, F], False, False, True).reason == "no ps holds anything"
     assert decide([F, B], False, False, True).reason == "a preparation was cut off"
     assert decide([P, P], True, True, True).reason == "a round was torn"
+
+
+def test_the_drawn_table_is_the_one_that_decides() -> None:
+    ways = recovery.WAYS
+    check_transitions(
+        recovery.__doc__, recovery.Together, recovery.Rounds, ways, lambda *pair: ways[pair], recovery.Way
+    )
 
 
 def row(**counts: int) -> tuple[int, ...]:

@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from psruntime.core.shards import shards as module
 from psruntime.core.shards.order import number_at
 from psruntime.core.shards.places import Places
 from psruntime.core.shards.shard_messages import Position, Shard, ShardBatch, Sharding, ShardNews
 from psruntime.core.shards.shards import Shards
 from psruntime.errors import UsageError
 from tests.support.selection import examples
+from tests.support.transitions import check_transitions
 
 SHARDING = Sharding(examples=11, size=3)  # the last of its 4 shards has 2
 EPOCHS = 4
@@ -313,3 +315,7 @@ def test_workers_that_come_after_all_were_gone_may_cut_the_input_otherwise() -> 
     shards.release_all()
     shards.agree(Sharding(20, 5))
     assert shards.position.done == () and told == ["epoch_anew"]
+
+
+def test_every_event_of_a_shard_is_in_the_drawn_table_or_refused() -> None:
+    check_transitions(module.__doc__, module.State, module.Event, module.TRANSITIONS, module.after)
