@@ -83,19 +83,14 @@ class Event(Enum):
 TRANSITIONS: dict[tuple[State, Event], State] = {
     **{(state, Event.BEGIN): State.READY for state in State},
     **{(state, Event.END): State.IDLE for state in State if state is not State.IDLE},
-    (State.READY, Event.OPEN): State.COLLECTING,
-    (State.COLLECTING, Event.FILL): State.COMPLETE,
-    (State.COLLECTING, Event.VOID): State.COLLECTING,
+    (State.READY, Event.OPEN): State.COLLECTING, (State.BETWEEN, Event.OPEN): State.COLLECTING,
+    (State.COLLECTING, Event.FILL): State.COMPLETE, (State.COLLECTING, Event.VOID): State.COLLECTING,
     (State.COLLECTING, Event.EMPTY): State.BETWEEN,
-    (State.COMPLETE, Event.OPEN): State.CHAINED,
-    (State.COMPLETE, Event.APPLY): State.BETWEEN,
-    (State.CHAINED, Event.VOID): State.CHAINED,
-    (State.CHAINED, Event.EMPTY): State.UNAPPLIED,
+    (State.COMPLETE, Event.OPEN): State.CHAINED, (State.COMPLETE, Event.APPLY): State.BETWEEN,
+    (State.CHAINED, Event.VOID): State.CHAINED, (State.CHAINED, Event.EMPTY): State.UNAPPLIED,
     (State.CHAINED, Event.SETTLE): State.COLLECTING,
-    (State.BETWEEN, Event.OPEN): State.COLLECTING,
-    (State.UNAPPLIED, Event.OPEN): State.CHAINED,
-    (State.UNAPPLIED, Event.SETTLE): State.BETWEEN,
-}
+    (State.UNAPPLIED, Event.OPEN): State.CHAINED, (State.UNAPPLIED, Event.SETTLE): State.BETWEEN,
+}  # fmt: skip
 
 
 def after(state: State, event: Event) -> State:

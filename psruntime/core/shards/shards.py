@@ -60,11 +60,9 @@ class Event(Enum):
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.FREE, Event.LEASE): State.READING,
-    (State.READING, Event.READ): State.READ,
-    (State.READING, Event.LOSE): State.FREE,
-    (State.READ, Event.FINISH): State.DONE,
-    (State.READ, Event.LOSE): State.FREE,
-}
+    (State.READING, Event.READ): State.READ, (State.READING, Event.LOSE): State.FREE,
+    (State.READ, Event.FINISH): State.DONE, (State.READ, Event.LOSE): State.FREE,
+}  # fmt: skip
 
 
 def after(state: State, event: Event) -> State:
