@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from psruntime.core.members.messages import ROW_COLUMNS
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.observe.tables import table
 from psruntime.process import flags
@@ -130,10 +131,10 @@ def _show(tables: list[StoredTable], hottest: int, as_json: bool) -> None:
         told = {each.name: {**asdict(each.counts), "hottest": _hottest(each, hottest)} for each in tables}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
         return
-    sizes = table("dynamic table", "ids", "rows", "found", "admitted", "refused", "expired", "evicted", "hit rate")
+    sizes = table("dynamic table", *ROW_COLUMNS, "hit rate")
     for each in tables:
         c = each.counts
-        numbers = (len(each.ids), c.rows, c.found, c.admitted, c.refused, c.expired, c.evicted)
+        numbers = {**c.shown, "ids": len(each.ids)}.values()
         tried = c.found + c.admitted + c.refused
         sizes.add_row(Text(each.name), *map(str, numbers), f"{c.found / tried:.1%}" if tried else "-")
     console = Console()

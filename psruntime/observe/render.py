@@ -16,7 +16,7 @@ from psruntime.config import JobConfig
 from psruntime.config.schedule import BOUNDED
 from psruntime.core.accounting.traffic import why_heavy
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Departure, GpuMemory, JobStatus, MemberStatus, RowCounts
+from psruntime.core.members.messages import ROW_COLUMNS, Departure, GpuMemory, JobStatus, MemberStatus, RowCounts
 from psruntime.core.members.view import Phase
 from psruntime.observe.tables import bytes_text, table
 
@@ -232,10 +232,9 @@ def _dynamic_table(ps: list[MemberStatus]) -> Table:
     sums: dict[str, RowCounts] = {}
     for counts in (counts for m in ps if m.ps_stats for counts in m.ps_stats.row_counts):
         sums[counts.table] = sums[counts.table].plus(counts) if counts.table in sums else counts
-    rows = table("dynamic table", "ids", "rows", "found", "admitted", "refused", "expired", "evicted")
+    rows = table("dynamic table", *ROW_COLUMNS)
     for c in sums.values():
-        numbers = (c.known, c.rows, c.found, c.admitted, c.refused, c.expired, c.evicted)
-        rows.add_row(Text(c.table), *map(str, numbers))
+        rows.add_row(Text(c.table), *map(str, c.shown.values()))
     return rows
 
 

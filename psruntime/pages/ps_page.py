@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from psruntime.core.members.messages import MemberStatus
+from psruntime.core.members.messages import ROW_COLUMNS, MemberStatus
 from psruntime.live.history import NAN, History, PsSample, Sample
 from psruntime.pages.figures import Curves, Strip, Value, bytes_columns, traffic_strip
 from psruntime.pages.page import Card, Page
@@ -25,9 +25,7 @@ def ps_page() -> Page:
         {"held": "0.0 d", "received/s": "0.0 d", "sent/s": "0.0 d", "share": "0 %", "silent, s": "0.0"},
     )  # fmt: skip
     tables = Table([
-        Column("dynamic table", 220, True), Column("ps", 50), *(Column(name, 90) for name in (
-            "ids", "rows", "found", "admitted", "refused", "expired", "evicted",
-        )),
+        Column("dynamic table", 220, True), Column("ps", 50), *(Column(name, 90) for name in ROW_COLUMNS),
     ])  # fmt: skip
 
     def show(history: History) -> None:
@@ -40,7 +38,7 @@ def ps_page() -> Page:
         sent.show(history)
         numbers.show([_row(ps) for ps in history.ps])
         tables.show([
-            (c.table, ps.index, c.known, c.rows, c.found, c.admitted, c.refused, c.expired, c.evicted)
+            (c.table, ps.index, *c.shown.values())
             for ps in history.ps if ps.ps_stats
             for c in ps.ps_stats.row_counts
         ])  # fmt: skip

@@ -149,10 +149,18 @@ class RowCounts:
         """Ids that have a row."""
         return self.admitted - self.expired - self.evicted
 
+    @property
+    def shown(self) -> dict[str, int]:
+        """By column of a table: the ids that have a row, the rows, and each count."""
+        return {"ids": self.known, **{name: count for name, count in vars(self).items() if name != "table"}}
+
     def plus(self, other: RowCounts) -> RowCounts:
         """Of the rows of both."""
         ours, theirs = (astuple(counts)[1:] for counts in (self, other))
         return RowCounts(self.table, *(a + b for a, b in zip(ours, theirs, strict=True)))
+
+
+ROW_COLUMNS = tuple(RowCounts("", 0).shown)
 
 
 @dataclass(frozen=True)

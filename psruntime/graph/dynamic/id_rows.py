@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.members.messages import ROW_COLUMNS
 from psruntime.core.plan.buckets import WAYS
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.graph.base.devices import ps_device
@@ -20,9 +21,9 @@ from psruntime.graph.store.bucket_store import BucketStore, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.apply import Update
 
-# Columns of the counts of a set.  Each row of a gradient is one of the first three.
-FOUND, ADMITTED, REFUSED, EXPIRED, EVICTED = range(5)
-COUNTS = 5
+# Columns of the counts of a set, as RowCounts has them.  Each row of a gradient is one of the first three.
+COUNTS = len(ROW_COLUMNS) - 2  # ids and rows are not counted there
+FOUND, ADMITTED, REFUSED, EXPIRED, EVICTED = range(COUNTS)
 
 FreshRow = list[tuple[Variable, Tensor]]  # (slot of the optimizer, its entries for a new row)
 
