@@ -8,9 +8,11 @@ Each contribution is judged by its bucket on the ps (graph/push/round_sum.py), b
 | to the attempt that is summed, or to a newer one, which begins another sum | `pending`; `not_finite`, without its
   gradient | reports Pushed | it counts |
 | of the same worker once more | `repeated` | reports Pushed | nothing changes |
-| to an older attempt, or one that began to be applied | `void` | asks for the next action, see `Use` | is not told |
+| to an older attempt, or one that began to be applied | `void` | asks for the next action, see `Use` | gets no report |
 | of a worker that was replaced | `fenced` | asks for the next action | refuses whatever the worker reports |
 | with backup workers, of a gradient that was computed when its round had enough | none | drops it | it is late |
+
+A bucket takes the first that holds of fenced, repeated, void and not_finite.
 
 Law: attempts are numbered upwards over all rounds and never reused, so a bucket compares the numbers alone.
 """
@@ -64,9 +66,9 @@ class Outcome(NamedTuple):
     position: the number of contributions in the sum before this one.
     """
 
-    verdict: int
-    applied: int
-    position: int
+    verdict: Number
+    applied: Number
+    position: Number
 
 
 def has_closed(outcomes: Iterable[Outcome], closes: Complete) -> bool:

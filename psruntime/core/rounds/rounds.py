@@ -57,15 +57,6 @@ class State(Enum):
     BETWEEN = "no round is open, and the last one is closed"
     UNAPPLIED = "no round is open, and the last one is complete"
 
-    @property
-    def is_open(self) -> bool:
-        return self in (State.COLLECTING, State.COMPLETE, State.CHAINED)
-
-    @property
-    def is_unsettled(self) -> bool:
-        """Whether the round before the open one, or before the next, is complete and not known to be closed."""
-        return self in (State.CHAINED, State.UNAPPLIED)
-
 
 class Event(Enum):
     """What changes the state."""
@@ -138,7 +129,7 @@ class Rounds:
 
     @property
     def open(self) -> bool:
-        return self.state.is_open
+        return self.state in (State.COLLECTING, State.COMPLETE, State.CHAINED)
 
     @property
     def active(self) -> bool:
@@ -168,7 +159,7 @@ class Rounds:
     @property
     def unsettled(self) -> bool:
         """Whether the round before the open one is complete, and no report has shown yet that it is closed."""
-        return self.state.is_unsettled
+        return self.state in (State.CHAINED, State.UNAPPLIED)
 
     @property
     def being_applied(self) -> bool:
