@@ -266,8 +266,7 @@ class Rounds:
 
         Returns the round before, if this is the first report that proves it closed.
         """
-        counts = self.active and is_of(contribution, self.round, self.attempt) and incarnation in self._members
-        if not counts:
+        if not (self.open and is_of(contribution, self.round, self.attempt) and incarnation in self._members):
             return None
         self._contributions.setdefault(incarnation, contribution)
         past = self._settle()
@@ -359,7 +358,7 @@ class Rounds:
 
     def is_closing(self, done: Applied | Broken) -> bool:
         """Whether the report is of the open attempt, which the chief closes now."""
-        return self.active and self.closing and is_of(done, self.round, self.attempt)
+        return self.closing and is_of(done, self.round, self.attempt)
 
     def settles(self, done: Applied | Broken) -> bool:
         """Whether the report is of the attempt before, which is closed by the contributions to the open one."""
@@ -368,20 +367,20 @@ class Rounds:
 
     def tears(self, torn: Broken) -> bool:
         """Whether the report is of the open attempt, or of the one before."""
-        is_open = self.open and is_of(torn, self.round, self.attempt)
-        return (self.active and is_open) or self.settles(torn)
+        return (self.open and is_of(torn, self.round, self.attempt)) or self.settles(torn)
 
     def action_of(self, incarnation: int, chief: int | None) -> Action:
         """The next action of a worker.  chief: index of the chief, or None."""
         if not self.active or incarnation not in self._present:
             return Action(ActionKind.NONE, reason="no rounds are held in this view")
         kind, closes, reason = ActionKind.WAIT, None, ""
+        before = self._before.complete if self._before else None
         if self.closing and self._present[incarnation] == self.closer(chief):
             kind, closes = ActionKind.APPLY, self._past(self.round).complete
-        elif self._before and not self.open and self._present[incarnation] == self.closer(chief):
-            kind, closes = ActionKind.APPLY, self._before.complete  # no worker has a batch with which to close it
+        elif self.state is State.UNAPPLIED and self._present[incarnation] == self.closer(chief):
+            kind, closes = ActionKind.APPLY, before  # no worker has a batch with which to close it
         elif work := self._work_of(incarnation):
-            kind, closes = work, self._before.complete if self._before else None
+            kind, closes = work, before
         else:
             reason = self.waits_for(chief)
         share = self.shares.of(incarnation) if self.shares and kind is ActionKind.PUSH else 0
@@ -429,7 +428,7 @@ class Rounds:
         """Moves on if the open round has no worker any more, or all contributions."""
         if self.open and self._chosen.is_empty:
             self._move(Event.EMPTY)
-        elif self.open and not self.closing and len(self._contributions) == self._chosen.needed:
+        elif self.state is State.COLLECTING and len(self._contributions) == self._chosen.needed:
             self._move(Event.FILL)
 
     def _complete(self) -> PastRound | None:
