@@ -9,17 +9,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from psruntime.cluster.host_lists import read_host_lists
 from tests.support.command_lines import complaint
 from tests.support.commands import Commands
-from tests.support.polling import poll_until
-from tests.support.sshd import SCRIPT, Machines, refusal, start_group
+from tests.support.polling import await_line, poll_until
+from tests.support.sshd import SCRIPT, start_group
+
+pytestmark = pytest.mark.usefixtures("sigint_as_in_a_terminal")
+
 
 FAKES = {
     "psruntime": f"""#!{sys.executable}
@@ -118,18 +121,6 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     for pid in made.commands.running():  # only after a failure
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture(autouse=True)
-def sigint_as_in_a_terminal() -> Iterator[None]:
-    """What a shell has started in the background ignores SIGINT, and bash then takes no trap of it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def await_line(stream: IO[str] | None, wanted: str) -> None:
-    assert stream and any(wanted in line for line in iter(stream.readline, "")), wanted
 
 
 def value(words: list[str], flag: str) -> str:
@@ -358,90 +349,3 @@ def test_help_says_what_it_takes(launcher: Launcher) -> None:
     code, out, err = launcher.run("--help")
     assert (code, err) == (0, "")
     assert out.startswith("A psruntime job") and all(word in out for word in ("--ps N", "--coordinator-port N", "DIR"))
-
-
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Machines]:
-    if why := refusal():
-        pytest.skip(why)
-    with ExitStack() as stack:
-        yield Machines(tmp_path, stack)
-
-
-@pytest.mark.cluster
-@pytest.mark.long
-def test_a_job_over_ssh_is_done_and_leaves_nothing(machines: Machines) -> None:
-    process = machines.start("--train-steps=300")
-    out, err = process.communicate(timeout=150)
-    assert process.returncode == 0, err + out
-    assert re.search(r"^worker-[01]: .*held out, at global step", out, re.MULTILINE)
-    assert re.search(r"^worker-0: .* first_step", out, re.MULTILINE)
-    assert re.search(r"^worker-1: .* first_step", out, re.MULTILINE)
-    assert sorted(re.findall(r"(\S+ on \S+) ended with 0\n", err)) == [
-        "ps-0 on 127.0.0.1", "worker-0 on 127.0.0.1", "worker-1 on localhost",
-    ]  # fmt: skip
-    machines.await_end(30)
-
-
-def await_training(process: subprocess.Popen[str]) -> None:
-    for _ in range(2):
-        await_line(process.stdout, " first_step ")
-
-
-@pytest.mark.cluster
-@pytest.mark.long
-def test_ctrl_c_saves_what_was_trained(machines: Machines) -> None:
-    process = machines.start("--save-steps=1000000")
-    await_training(process)
-    os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
-    stopped = re.search(r"now=STOPPED .*the newest checkpoint is of global step (\d+)", out)
-    assert stopped and int(stopped[1]) in machines.saved()
-    machines.await_end(30)
-
-
-@pytest.mark.cluster
-@pytest.mark.long
-def test_a_worker_that_is_killed_over_ssh_comes_back(machines: Machines) -> None:
-    process = machines.start("--save-steps=1000000")
-    await_training(process)
-    victim = next(pid for pid in machines.commands.running() if is_task(pid, b"worker\0--index\0001\0"))
-    os.kill(victim, signal.SIGKILL)
-    await_line(process.stderr, "worker-1 on localhost ended with 137")
-    await_line(process.stdout, " first_step ")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
-    assert process.returncode == 143 and machines.saved()
-    machines.await_end(30)
-
-
-def is_task(pid: int, words: bytes) -> bool:
-    return "python" in os.readlink(f"/proc/{pid}/exe") and words in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-@pytest.mark.cluster
-@pytest.mark.long
-def test_no_remote_process_outlives_a_launcher_that_is_killed(machines: Machines) -> None:
-    process = machines.start("--save-steps=1000000")
-    await_training(process)
-    process.kill()
-    process.communicate(timeout=120)  # ends when all have ended that write there
-    assert machines.saved()
-    machines.await_end(30)
-
-
-@pytest.mark.cluster
-@pytest.mark.long
-def test_nor_one_whose_machine_stands_still(machines: Machines) -> None:
-    """The connections stay, and nothing comes over them."""
-    process = machines.start("--save-steps=1000000")
-    await_training(process)
-    os.killpg(process.pid, signal.SIGSTOP)
-    remote = [pid for pid in machines.commands.running() if is_task(pid, b"--lifeline\0")]
-    assert len(remote) == 3
-    poll_until(lambda: not set(remote) & set(machines.commands.running()), 150, "the end of the remote processes")
-    assert machines.saved()
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    machines.await_end(30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import IO, TypeVar
 
 T = TypeVar("T")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1  # between two looks: each is twice the one before
@@ -21,3 +21,7 @@ def poll_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
             raise AssertionError(f"not within {timeout_s:g} s: {what}")
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def await_line(stream: IO[str] | None, wanted: str) -> None:
+    assert stream and any(wanted in line for line in iter(stream.readline, "")), wanted
