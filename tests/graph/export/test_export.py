@@ -43,7 +43,6 @@ def examples_of(features: dict[str, Any]) -> Any:
     ])  # fmt: skip
 
 
-@pytest.mark.usefixtures("graphs_as_built")
 @pytest.mark.parametrize("model", ["psruntime.examples.digits", "psruntime.examples.wide_deep"])
 def test_an_example_gives_what_its_checkpoint_gives(model: str, served: Served) -> None:
     served.argv += [f"--model={model}"]

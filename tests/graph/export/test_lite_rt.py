@@ -1,11 +1,9 @@
-"""psruntime export --tflite, --quantize, --prune: what is written runs in LiteRT, and the report is true of it."""
+"""psruntime export --tflite, --quantize, --prune: what is written runs in LiteRT as in its checkpoint."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,54 +13,16 @@ import tensorflow.compat.v1 as tf1
 from ai_edge_litert.interpreter import Interpreter
 
 from psruntime.commands import export
-from psruntime.errors import CheckpointError, UsageError
+from psruntime.errors import UsageError
 from psruntime.examples import digits
-from psruntime.graph.export import write
 from psruntime.graph.export.compact import compact
 from psruntime.graph.export.pruning import without_smallest
 from psruntime.graph.export.runtimes import LiteRtRuntime
+from tests.graph.export.small_served import SMALL, SPARSE, exported, lite_rt
 from tests.support.selection import long_after, long_but
 from tests.support.served import MODEL, Served
 
 DIGITS = "psruntime.examples.digits"
-SMALL = """
-import numpy as np
-import tensorflow.compat.v1 as tf1
-from psruntime import ModelSpec
-
-def input_fn(context):
-    numbers = np.random.RandomState(0).normal(size=[40, 6]).astype("float32")
-    features = {"numbers": numbers, "kind": np.arange(40) % 5}
-    return tf1.data.Dataset.from_tensor_slices((features, numbers[:, 0])).batch(context.batch_size)
-
-def model_fn(features, labels, mode):
-    kernel = tf1.get_variable("kernel", [6, 4], initializer=tf1.random_normal_initializer(seed=4))
-    table = tf1.get_variable("table", [5, 4], initializer=tf1.random_normal_initializer(seed=5))
-    bias = tf1.get_variable("bias", [4], initializer=tf1.random_normal_initializer(seed=6))
-    looked_up = tf1.nn.embedding_lookup(table, features["kind"])
-    score = tf1.reduce_sum(tf1.nn.relu(tf1.matmul(features["numbers"], kernel) + bias) + looked_up, axis=1)
-    loss = tf1.reduce_mean(tf1.square(score - labels))
-    metrics = {
-        "error": tf1.metrics.mean_absolute_error(labels, score),
-        "labels": tf1.metrics.mean(labels),
-        "mixed": tf1.metrics.mean(score + tf1.reduce_sum(bias)),
-    }
-    return ModelSpec(loss, tf1.train.GradientDescentOptimizer, predictions=PREDICTIONS, metrics=metrics)
-"""
-
-
-def lite_rt(content: bytes, features: dict[str, Any]) -> dict[str, Any]:
-    """What LiteRT's runtime gives, with nothing of ours."""
-    found: dict[str, Any] = Interpreter(model_content=content).get_signature_runner("serving_default")(**features)
-    return found
-
-
-def exported(served: Served, *more: str) -> tuple[Path, dict[str, Any]]:
-    """(the folder, its report)."""
-    assert export.main([*served.argv, *more]) == 0
-    folder = served.folder / "out" / "1"
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return folder, {**report, "rows": {row["name"]: row for row in report["rows"]}}
 
 
 @pytest.mark.parametrize("model", long_but([DIGITS], [DIGITS, "psruntime.examples.wide_deep"]))
@@ -168,74 +128,6 @@ def test_half_of_each_kernel_is_pruned_and_nothing_else(served: Served) -> None:
     assert rows["SavedModel"]["metrics"]["error"] == pytest.approx(rows["model.tflite"]["metrics"]["error"], rel=1e-5)
 
 
-def test_metrics_that_cannot_be_of_what_was_written_are_left_out_with_the_reason(
-    served: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
-    served.write(SMALL.replace("PREDICTIONS", "score"))
-    features, expected = served.trained(rows=40)
-    folder, report = exported(served, "--report")
-    rows = report["rows"]
-    assert list(rows["SavedModel"]["metrics"]) == ["loss", "error"], "the loss is one of the predictions and the labels"
-    assert report["left_out"] == {
-        "labels": "it does not depend on the predictions",
-        "mixed": "it depends on the model's variables other than through the predictions",
-    }
-    by_hand = np.mean(np.abs(expected["predictions"] - features["numbers"][:, 0]))
-    for row in rows.values():
-        assert row["metrics"]["error"] == pytest.approx(by_hand, rel=1e-5)
-    assert set(rows["checkpoint"]["metrics"]) == {"loss", "error", "labels", "mixed"}
-    assert rows["SavedModel"]["bytes"] == sum(
-        file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.name != "report.json"
-    )
-    assert 0 < rows["SavedModel"]["one"]["median_ms"] <= rows["SavedModel"]["one"]["p90_ms"]
-    assert "no labels: it does not depend on the predictions\n" in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_a_checkpoint_that_is_removed_during_the_conversion_keeps_its_size(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served.write(SMALL.replace("PREDICTIONS", "score"))
-    served.trained(rows=40)
-    files = list((served.folder / "saved").glob("model.ckpt-40.*"))
-    size = sum(file.stat().st_size for file in files)
-
-    def slowly(*args: Any) -> bytes:
-        for file in files:
-            file.unlink()
-        return convert(*args)
-
-    convert = write.convert
-    monkeypatch.setattr(write, "convert", slowly)
-    _, report = exported(served, "--tflite")
-    assert report["rows"]["checkpoint"]["bytes"] == size > 0
-
-
-def test_one_that_is_removed_before_it_is_measured_is_followed_by_the_next(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served.write(SMALL.replace("PREDICTIONS", "score"))
-    served.trained(rows=40)
-    saved, save = served.folder / "saved", write.write_saved_model
-
-    def rotating(*args: Any) -> Any:
-        pruned = save(*args)
-        for file in saved.glob("model.ckpt-40.*"):
-            file.rename(file.with_name(file.name.replace("-40", "-50")))
-        listed = saved / "checkpoint"
-        listed.write_text(listed.read_text().replace("-40", "-50"))
-        return pruned
-
-    monkeypatch.setattr(write, "write_saved_model", rotating)
-    _, report = exported(served, "--report")
-    assert report["rows"]["checkpoint"]["bytes"] > 0
-    with pytest.raises(CheckpointError, match=r"model.ckpt-40 is gone"):
-        write._size_of_checkpoint(str(saved / "model.ckpt-40"))
-    (saved / "model.ckpt-40.index").symlink_to(saved / "nowhere")
-    with pytest.raises(CheckpointError, match=r"model.ckpt-40"):
-        write._size_of_checkpoint(str(saved / "model.ckpt-40"))
-
-
 def test_what_lite_rt_cannot_run_is_one_line(served: Served) -> None:
     served.write(SMALL.replace("PREDICTIONS", "score"))
     served.trained(rows=40)
@@ -244,60 +136,6 @@ def test_what_lite_rt_cannot_run_is_one_line(served: Served) -> None:
     with pytest.raises(UsageError, match="--tflite: LiteRT cannot run the model: ") as refused:
         runtime({"numbers": [np.ones([4, 3], "f4")], "kind": [np.zeros([4], "i8")]})
     assert "\n" not in str(refused.value)
-
-
-def test_another_output_of_the_operation_that_predicts_is_not_what_was_written(served: Served) -> None:
-    served.write(
-        SMALL.replace("PREDICTIONS", "first")
-        .replace(
-            "    loss = ", "    first, second = tf1.unstack(tf1.stack([score, 2 * score], axis=1), axis=1)\n    loss = "
-        )
-        .replace("tf1.metrics.mean_absolute_error(labels, score)", "tf1.metrics.mean_absolute_error(labels, first)")
-        .replace("tf1.metrics.mean(labels)", "tf1.metrics.mean(second)")
-    )
-    served.trained(rows=40)
-    _, report = exported(served, "--report")
-    assert list(report["rows"]["SavedModel"]["metrics"]) == ["error"]
-    other_than = "it depends on the model's variables other than through the predictions"
-    assert report["left_out"]["labels"] == other_than
-
-
-@pytest.mark.long
-def test_what_a_server_is_given_and_the_data_have_not_is_not_measured(
-    served: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
-    served.write(
-        SMALL.replace("PREDICTIONS", "score")
-        + """
-def serving_input_fn():
-    half = tf1.placeholder(tf1.float32, [None, 3], "half")
-    kind = tf1.zeros([tf1.shape(half)[0]], tf1.int64)
-    return {"numbers": tf1.concat([half, half], axis=1), "kind": kind}, {"half": half}
-"""
-    )
-    served.trained()
-    folder, report = exported(served, "--tflite")
-    assert "differences" not in report["rows"]["model.tflite"]
-    why = "the signature takes half, which input_fn of a_served_model does not give"
-    assert report["left_out"] == {"measurement": why}
-    assert lite_rt((folder / "model.tflite").read_bytes(), {"half": np.ones([4, 3], "f4")})["predictions"].shape == (4,)
-    served.argv[1] = f"--out={served.folder / 'other'}"
-    assert export.main([*served.argv, "--tflite", "--quantize=int8"]) == 2
-    assert capsys.readouterr().err.endswith(f"measures ranges on the training data, but {why}\n")
-
-
-def test_sparse_features_are_measured_in_a_saved_model(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    text = SMALL.replace("PREDICTIONS", "score")
-    for old, new in SPARSE:
-        text = text.replace(old, new)
-    served.write(text)
-    served.trained()
-    _, report = exported(served, "--report")
-    row = report["rows"]["SavedModel"]
-    assert row["differences"]["predictions"] == {"largest": 0, "unequal": 0, "entries": 40}
-    assert row["metrics"]["error"] == report["rows"]["checkpoint"]["metrics"]["error"] > 0
-    assert row["one"] is None, "sparse examples are not cut"
-    assert "ms a batch" in capsys.readouterr().out
 
 
 def of_small(old: str, new: str) -> Callable[[], str]:
@@ -311,10 +149,6 @@ def of_small(old: str, new: str) -> Callable[[], str]:
 DYNAMIC = (
     'tf1.nn.embedding_lookup(table, features["kind"])',
     '__import__("psruntime").embedding(features["kind"], "rows", 4, capacity=64)',
-)
-SPARSE = (
-    ("tf1.matmul(features[", "tf1.sparse.sparse_dense_matmul(features["),
-    ("(context.batch_size)", "(5).map(lambda f, l: ({**f, 'numbers': tf1.sparse.from_dense(f['numbers'])}, l))"),
 )
 
 
@@ -429,14 +263,3 @@ def test_mobilenet_in_lite_rt(quantize: str, served: Served) -> None:
     assert rows["model.tflite"]["differences"]["logits"]["largest"] < 1e-6
     ratio = rows["model.tflite"]["bytes"] / rows[f"model.{quantize}.tflite"]["bytes"]
     assert ratio > (3.5 if quantize == "int8" else 1.9)
-
-
-def test_the_held_out_data_are_as_evaluate_reads_them(served: Served) -> None:
-    """A batch that is not full counts by its examples, in the loss too."""
-    served.write(SMALL.replace("PREDICTIONS", "score"))
-    features, expected = served.trained(rows=40)
-    _, report = exported(served, "--report", "--batch-size=7")
-    by_hand = np.mean(np.square(expected["predictions"] - features["numbers"][:, 0]))
-    for row in report["rows"].values():
-        assert row["metrics"]["loss"] == pytest.approx(by_hand, rel=1e-5)
-    assert report["batch"] == 7
