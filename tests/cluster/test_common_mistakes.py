@@ -23,6 +23,7 @@ pytestmark = pytest.mark.cluster
 
 ROWS = {row[0]: row[1:] for row in docs.table("docs/troubleshooting.md", "mistakes")}
 SMALL = "--model=tests.cluster.models"
+SLOW = "--model=tests.cluster.slow_models"
 TYPES = """
 import tensorflow.compat.v1 as tf1
 from psruntime import ModelSpec
@@ -94,13 +95,15 @@ def test_every_row_is_provoked() -> None:
 def test_mistakes_of_a_worker_leave_the_job_alone(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "types_model.py").write_text(TYPES)
     with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=2) as job:
-        job.start_worker(0, SMALL)
+        job.start_worker(0, SLOW)
         job.wait_for_phase(Phase.TRAINING)
         occupied = job.coordinator.rsplit(":", 1)[1]
-        for index, (mistake, given) in enumerate(ON_A_WORKER.items(), start=1):
-            worker = job.start_worker(index, SMALL, *given.replace("OCCUPIED", occupied).split())
-            line = require_row(mistake, worker)
-            assert " error " in line
+        workers = {
+            mistake: job.start_worker(index, SMALL, *given.replace("OCCUPIED", occupied).split())
+            for index, (mistake, given) in enumerate(ON_A_WORKER.items(), start=1)
+        }
+        for mistake, worker in workers.items():
+            assert " error " in require_row(mistake, worker)
         assert job.status().phase is Phase.TRAINING
         end(job)
 

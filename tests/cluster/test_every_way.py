@@ -18,7 +18,7 @@ import pytest
 from tests.support import hosts as hosts_support
 from tests.support import slurm as slurm_support
 from tests.support import sshd
-from tests.support.cluster import ROOT, Proc, Zygote
+from tests.support.cluster import ROOT, Proc, Zygote, codes_at_end
 from tests.support.commands import LOCAL, Commands
 from tests.support.free_ports import free_ports
 from tests.support.hosts import hosts
@@ -37,12 +37,7 @@ ALIKE = 0.01  # of 360 held-out images
 
 def ended(procs: list[Proc]) -> str:
     """What they said, once all have ended with 0."""
-    try:
-        codes = [proc.wait(END_S) for proc in procs]
-    finally:
-        for proc in procs:
-            if proc.code is None:
-                proc.kill()
+    codes = codes_at_end(procs, END_S)
     text = "\n".join(proc.text for proc in procs)
     assert set(codes) == {0}, text
     return text

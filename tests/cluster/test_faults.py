@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psruntime.core.members.view import Phase
-from tests.support.cluster import Cluster, Zygote, cluster
+from tests.support.cluster import Cluster, Proc, Zygote, cluster
 from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.cluster
@@ -94,14 +94,20 @@ def test_ps_0_dies_with_the_coordinator_and_everybody_finds_its_successor(zygote
         assert "held out, at global step 80" in workers[0].text + workers[1].text
 
 
+def paused_past_its_lease(job: Cluster) -> Proc:
+    """Worker 1 of a job of two, which is lost and stands still."""
+    job.start_worker(0, SLOW)
+    paused = job.start_worker(1, SLOW)
+    poll_until(lambda: job.worker_pushes().get(1, 0) > 5, 30, "pushes of worker 1")
+    paused.signal(signal.SIGSTOP)
+    poll_until(lambda: 1 not in job.worker_pushes(), 30, "the end of its lease")
+    return paused
+
+
 @pytest.mark.long
 def test_a_paused_worker_whose_place_was_taken_ends_with_75(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=1) as job:
-        job.start_worker(0, SLOW)
-        paused = job.start_worker(1, SLOW)
-        poll_until(lambda: job.worker_pushes().get(1, 0) > 5, 30, "pushes of worker 1")
-        paused.signal(signal.SIGSTOP)
-        poll_until(lambda: 1 not in job.worker_pushes(), 30, "the end of its lease")
+        paused = paused_past_its_lease(job)
         job.start_worker(1, SLOW)
         poll_until(lambda: job.worker_pushes().get(1, 0) > 5, 30, "pushes of its successor")
         paused.signal(signal.SIGCONT)
@@ -113,11 +119,7 @@ def test_a_paused_worker_whose_place_was_taken_ends_with_75(zygote: Zygote, tmp_
 @pytest.mark.long
 def test_the_coordinator_names_why_a_lost_worker_was_silent(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=1) as job:
-        job.start_worker(0, SLOW)
-        paused = job.start_worker(1, SLOW)
-        poll_until(lambda: job.worker_pushes().get(1, 0) > 5, 30, "pushes of worker 1")
-        paused.signal(signal.SIGSTOP)
-        poll_until(lambda: 1 not in job.worker_pushes(), 30, "the end of its lease")
+        paused = paused_past_its_lease(job)
         paused.signal(signal.SIGCONT)
         job.ps[0].wait_for(' python_stood_still member="worker 1" seconds=')
         why = r"silent for [\d.]+ s: no Python ran in its process for [\d.]+ s; its log has the cause \(--lease 1\)"

@@ -136,7 +136,8 @@ def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zy
     assert position(tmp_path) == {"epoch": EPOCHS + 1, "done": [], "examples": EXAMPLES, "size": SIZE}
 
 
-@pytest.mark.parametrize("mode", [LONG["bounded"], "sync"])
+@pytest.mark.long  # quick: core/coordinator/test_data_shards.py, graph/loop/test_shard_steps.py
+@pytest.mark.parametrize("mode", ["bounded", "sync"])
 def test_what_killed_workers_had_begun_is_read_by_others(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         workers = [start(job, index) for index in range(3)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import ROOT, Proc, Zygote
+from tests.support.cluster import ROOT, Proc, Zygote, codes_at_end
 from tests.support.free_ports import free_ports
 from tests.support.worlds import World
 
@@ -51,17 +51,11 @@ def test_a_cluster_of_tf_config_trains_and_its_evaluator_measures_every_checkpoi
 
     def start(role: str) -> Proc:
         config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
-        world = World(environment={"TF_CONFIG": config})
+        world = World(variables={"TF_CONFIG": config})
         return zygote.start(role, ["task", *flags], tmp_path / f"{role}.log", [str(tmp_path)], world)
 
     procs = {role: start(role) for role in roles}
-    try:
-        codes = {role: proc.wait(END_S) for role, proc in procs.items()}
-    finally:
-        for proc in procs.values():
-            if proc.code is None:
-                proc.kill()
-    assert codes == dict.fromkeys(roles, 0), [proc.text for proc in procs.values()]
+    assert codes_at_end([*procs.values()], END_S) == [0] * len(roles), [proc.text for proc in procs.values()]
     joined = re.findall(r'member_joined member="(.*?)" address=(\S+)', procs["ps"].text.partition(" phase was")[0])
     assert {("worker 0", cluster["chief"][0]), ("worker 1", cluster["worker"][0])} < set(joined), "the job began before"
     assert f"READY coordinator 0 {cluster['ps'][0]}" in procs["ps"].text
@@ -85,13 +79,7 @@ def test_a_script_finds_its_task_in_tf_config(which: str, zygote: Zygote, tmp_pa
         world = World(environment={"TF_CONFIG": config, "FOLDER": str(folder)})
         argv = ["task"] if role == "ps" else ["script", str(script), *flags]
         procs.append(zygote.start(role, argv, tmp_path / f"{role}.log", [str(tmp_path)], world))
-    try:
-        codes = [proc.wait(END_S) for proc in procs]
-    finally:
-        for proc in procs:
-            if proc.code is None:
-                proc.kill()
-    assert codes == [0, 0, 0], [proc.text for proc in procs]
+    assert codes_at_end(procs, END_S) == [0, 0, 0], [proc.text for proc in procs]
     stopped = re.findall(r"^worker (\d):? stopped", "\n".join(proc.text for proc in procs), re.MULTILINE)
     assert sorted(stopped) == ["0", "1"]
     assert (folder / "checkpoint").exists()

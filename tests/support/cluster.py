@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -80,10 +80,24 @@ class Proc:
         return found
 
 
+def codes_at_end(procs: Sequence[Proc], timeout_s: float = END_S) -> list[int]:
+    """Exit codes, once all have ended; one that has not within the time is killed, and the test fails."""
+    try:
+        return [proc.wait(timeout_s) for proc in procs]
+    finally:
+        for proc in procs:
+            if proc.code is None:
+                proc.kill()
+
+
 class Zygote:
-    """Starts processes by forking one that has TensorFlow imported."""
+    """Starts processes by forking one that has TensorFlow imported.
+
+    as_built: whether TensorFlow runs their graphs as they are built, unless they are started anew.
+    """
 
     def __init__(self) -> None:
+        self.as_built = False
         self.codes: dict[int, int] = {}  # of processes that have ended, by number
         self._numbers = count()
         self._starting = threading.Lock()
@@ -101,7 +115,8 @@ class Zygote:
         assert self._process.stdin
         with self._starting:
             number = next(self._numbers)
-            order = {"number": number, "argv": argv, "log": str(log), "path": path, "world": world and world.facts()}
+            order = {"number": number, "argv": argv, "log": str(log), "path": path, "as_built": self.as_built}
+            order["world"] = world and world.facts()
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
             return Proc(name, number, self._started.get(timeout=START_S), log, self, argv)

@@ -24,12 +24,14 @@ class World:
     """binds: path -> the file or folder that is seen there instead.
 
     network: name of the network namespace, empty for that of the machine.
-    environment: variables that the process is started anew with, as one of its own.
+    variables: of the environment, where they are read when the process runs.
+    environment: those that the process is started anew with, as one of its own.
     folder: the working directory.
     """
 
     binds: Mapping[str, str] = field(default_factory=dict)
     network: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
 
@@ -54,6 +56,7 @@ def enter(facts: dict[str, Any]) -> None:
         call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
         for path, seen in facts["binds"].items():
             call("mount", seen.encode(), path.encode(), None, MS_BIND, None)
+    os.environ.update(facts["variables"])
     if facts["folder"]:
         os.chdir(facts["folder"])
 
