@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -26,15 +27,6 @@ STOCK = StockArguments(
     "", "", None, (), (), USE_DEFAULT, USE_DEFAULT, USE_DEFAULT, USE_DEFAULT, None, True, None, 1.0, 1.0
 )
 JOB = JobConfig(lease_s=0.5)
-
-
-def trained(folder: Path) -> Script:
-    """The script of a job that has trained a step and saved it, and is over."""
-    script = Script(LocalCluster(2), str(folder))
-    script.prepare()
-    script.step(save=True)
-    script.end()
-    return script
 
 
 def cut_off(folder: Path, suffix: str) -> None:
@@ -63,13 +55,30 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], None], dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a job that has trained a step and saved it, and is over; tests change copies of it."""
+    folder = tmp_path_factory.mktemp("saved")
+    script = Script(LocalCluster(2), str(folder))
+    script.prepare()
+    script.step(save=True)
+    script.end()
+    return folder
+
+
+def copied(saved: Path, folder: Path) -> Path:
+    """A folder of the same checkpoint, which lists it by its own path."""
+    copytree(saved, folder)
+    listed = folder / "checkpoint"
+    listed.write_text(listed.read_text().replace(str(saved), str(folder)))
+    return folder
+
+
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 @pytest.mark.parametrize("name", ["plain", "of[1]*?"])
-def test_a_checkpoint_that_cannot_be_restored_is_one_line(kind: str, name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_restored_is_one_line(kind: str, name: str, saved: Path, tmp_path: Path) -> None:
     change, script, complaint = CHECKPOINTS[kind]
-    folder = tmp_path / name
-    folder.mkdir()
-    trained(folder)
+    folder = copied(saved, tmp_path / name)
     change(folder)
     with pytest.raises(CheckpointError, match=complaint) as refused:
         Script(LocalCluster(2), str(folder), **script).prepare()
@@ -91,19 +100,17 @@ def test_partitioned_variables_are_restored_by_other_partitions(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["plain", "of[1]*?"])
-def test_a_folder_of_any_name_is_restored_from(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).mkdir()
-    trained(tmp_path / name)
-    later = Script(LocalCluster(2), str(tmp_path / name))
+def test_a_folder_of_any_name_is_restored_from(name: str, saved: Path, tmp_path: Path) -> None:
+    later = Script(LocalCluster(2), str(copied(saved, tmp_path / name)))
     assert later.prepare() == 1 and later.values() == [0, 0]
 
 
-def test_another_model_than_that_of_the_checkpoint_is_logged(tmp_path: Path) -> None:
-    trained(tmp_path)
-    same = Script(LocalCluster(2), str(tmp_path))
+def test_another_model_than_that_of_the_checkpoint_is_logged(saved: Path, tmp_path: Path) -> None:
+    folder = str(copied(saved, tmp_path / "again"))
+    same = Script(LocalCluster(2), folder)
     same.prepare()
     same.end()
-    edited = Script(LocalCluster(2), str(tmp_path), rate=0.5)
+    edited = Script(LocalCluster(2), folder, rate=0.5)
     assert edited.prepare() == 1
     assert [event for event, _ in same.events] == ["restored"]
     assert [event for event, _ in edited.events] == ["model_differs", "restored"]
@@ -122,7 +129,9 @@ def test_a_live_job_keeps_its_folder(tmp_path: Path) -> None:
     with second.session() as session, pytest.raises(tf1.errors.FailedPreconditionError):
         session.run(second.w)
     first.end()
-    assert second.folders._owners[0].lost and Script(LocalCluster(2), str(tmp_path)).prepare() == 0
+    with pytest.raises(FolderOwnedError):
+        second.folders.before_save(None, 0)
+    assert Script(LocalCluster(2), str(tmp_path)).prepare() == 0
 
 
 def view(port: int) -> Assignment:

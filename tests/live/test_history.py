@@ -54,7 +54,10 @@ def test_a_sample_has_the_numbers_of_the_job() -> None:
     assert (sample.loss_least, sample.loss, sample.loss_most) == (2.0, 3.0, 4.0)
     assert (sample.floor, sample.lead_most, sample.bound, sample.workers) == (40, 2, 2, 3)
     assert (sample.ps[0].received_per_s, sample.ps[0].sent_per_s, sample.ps[0].held) == (20.0, 10.0, 12_345_678)
-    assert math.isnan(history.samples[0].ps[0].held) is False and math.isnan(History()._sample(STATUS, JOB, 1.0).bound)
+    assert not math.isnan(history.samples[0].ps[0].held)
+    without_bound = History()
+    without_bound.observe(STATUS, JOB, 1000.0)
+    assert math.isnan(without_bound.samples[-1].bound)
 
 
 def test_memory_is_bounded() -> None:

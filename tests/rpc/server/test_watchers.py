@@ -39,7 +39,10 @@ def test_a_crowd_is_not_remembered_for_ever() -> None:
     watchers = Watchers()
     for number in range(2 * MOST):
         watchers.ask(f"{number}", False, 0.0)
-    assert len(watchers._asked_s) == MOST
+    for number in range(MOST, 2 * MOST):
+        assert watchers.are_to_hear(0.0)
+        watchers.ask(f"{number}", True, 0.0)
+    assert not watchers.are_to_hear(0.0), "those before them are forgotten"
 
 
 @pytest.fixture
