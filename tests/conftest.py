@@ -38,6 +38,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "optimised: TensorFlow rewrites the graphs of the test, as those of a user")
+
+
 def share_of(text: str) -> tuple[int, int]:
     if not (found := re.fullmatch(r"(\d+)/([1-9]\d*)", text)):
         raise pytest.UsageError(f"--share must be K/N, such as 3/10, got '{text}'")

@@ -14,7 +14,7 @@ from tests.cluster.test_control import asked, step_in  # noqa: F401 - a fixture
 from tests.cluster.test_stopping import NEVER
 from tests.support.cluster import Zygote, cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.optimised]
 
 SIZE = 4  # examples of a batch
 

@@ -17,7 +17,7 @@ from tests.support import docs
 from tests.support.cluster import Proc, Zygote, cluster
 from tests.support.docs import ROOT
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.optimised]
 
 MIGRATING = "docs/migrating.md"
 

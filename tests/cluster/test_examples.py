@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.cluster import ROOT, Zygote, cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.optimised]
 
 
 def train(zygote: Zygote, folder: Path, example: str, batch_size: int, **job: Any) -> dict[str, float]:

@@ -14,7 +14,7 @@ from tests.support.checkpoint_list import keep_from
 from tests.support.cluster import Cluster, Zygote, cluster
 from tests.support.polling import poll_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.optimised]
 
 WORKERS = 3
 TOLERANCE = 1e-5

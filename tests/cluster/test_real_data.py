@@ -15,7 +15,7 @@ import pytest
 from tests.support.cluster import ROOT, Zygote, cluster
 from tests.support.selection import long_but
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.optimised]
 
 MODEL = "psruntime.examples.fashion_mnist"
 STEPS, BATCH = 600, 64

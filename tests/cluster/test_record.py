@@ -15,7 +15,7 @@ from tests.cluster.record_models import RATE, SLOW, reference
 from tests.support.cluster import Zygote, cluster
 from tests.support.stock import contents
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.optimised]
 
 MODEL = "--model=tests.cluster.record_models"
 DECAY, STEPS = 0.1, 400

@@ -15,7 +15,7 @@ from tests.support.commands import Commands
 from tests.support.docs import ROOT, Block
 from tests.support.polling import poll_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.optimised]
 
 TUTORIAL = ROOT / "docs/tutorial.md"
 SAVE_STEPS, STEPS_AFTER_RESUME = 100, 300  # fewer than a reader trains

@@ -160,7 +160,7 @@ def await_writes() -> None:
 Server = tuple[Any, str]  # and its address
 Idle = dict[tuple[str, int], list[Server]]
 idle: Idle = {}  # servers of clusters that nobody uses any more
-idle_as_built: Idle = {}  # those that were started under the fixture graphs_as_built
+idle_as_built: Idle = {}  # those that were started where graphs run as they are built
 
 
 def _server(role: str, index: int, cpus: int = 1) -> Server:

@@ -3,8 +3,9 @@
 A role "script" with the path of a Python script runs that one, as `python PATH` would.
 
 Run as `python -m tests.support.zygote`.  One JSON line in: {"number": of this process, "argv": ["ps", "--index", "0",
-...], "log": path, "path": [folders of modules], "world": what it sees of the machine (worlds.py) or null}.  JSON lines
-out: {"started": pid} for each, and {"ended": number, "code": exit code} when one is gone; its pid may come again.
+...], "log": path, "path": [folders of modules], "as_built": whether its graphs run as they are built (as_built.py),
+"world": what it sees of the machine (worlds.py) or null}.  JSON lines out: {"started": pid} for each, and {"ended":
+number, "code": exit code} when one is gone; its pid may come again.
 Forked before there is any Server or Session in this process.  When stdin ends, every child is killed.
 """
 
@@ -23,6 +24,7 @@ import traceback
 from typing import Any
 
 from psruntime.graph.base import environment
+from tests.support.as_built import run_as_built
 from tests.support.worlds import enter
 
 ROLES = {
@@ -106,6 +108,8 @@ def start(order: dict[str, Any]) -> int:
             if world["environment"]:
                 command = [sys.executable, *([] if role == "script" else module_of(role)), *argv]
                 os.execve(sys.executable, command, {**os.environ, **world["environment"], "PYTHONPATH": path})
+        if order["as_built"]:
+            run_as_built(setattr)
         sys.path[:0] = order["path"]
         if role == "script":
             signal.signal(signal.SIGINT, signal.default_int_handler)  # as a terminal's shell leaves it

@@ -24,8 +24,6 @@ from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, linear_model, train
 from tests.support.stock import contents
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 
 def measured_model() -> Model:
     """The linear model, which learns for six steps, and then unlearns; "error" is its mean absolute error."""

@@ -23,8 +23,6 @@ from tests.graph.checkpoint.test_sharded_checkpoints import BLIND, same, steer
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.stock import contents
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 ROWS, OTHER_ROWS, TOUCHED = 150, 60, 30
 EVERY = {"delta_every": 2, "save_steps": 100}
 

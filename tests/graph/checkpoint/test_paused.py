@@ -14,8 +14,6 @@ from tests.graph.checkpoint.test_deltas import tables_model
 from tests.graph.checkpoint.test_sharded_checkpoints import BLIND, same, steer
 from tests.support.local_cluster import LocalCluster, Run, train
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 
 def trained(folder: Path, steps: int = 3, **settings: Any) -> Run:
     return train(LocalCluster(2), tables_model(), steps, checkpoint_dir=str(folder), **settings)

@@ -20,8 +20,6 @@ from tests.support.local_cluster import Run, train
 from tests.support.settings import SETTINGS, adding_model, batches, cluster_of
 from tests.support.stock import contents
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 STEPS, SAVE_STEPS = 12, 4
 ADAM = adding_model(OPTIMIZERS["adam"], 0.1)
 NAMES = list(SETTINGS)

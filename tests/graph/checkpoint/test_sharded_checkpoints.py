@@ -20,8 +20,6 @@ from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model,
 from tests.support.selection import long_but
 from tests.support.stock import contents
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 ADAM = linear_model(OPTIMIZERS["adam"])
 SLICED = {"slice_bytes": 160, "plan": "per-variable"}
 

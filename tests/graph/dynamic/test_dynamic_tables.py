@@ -80,6 +80,7 @@ def stats_of(run: Run, ps: int) -> PsStats:
 
 @pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3]))
 @pytest.mark.parametrize("how", long_but(["as it comes"], SETTINGS))
+@pytest.mark.optimised
 def test_a_table_is_what_a_dictionary_is(how: str, num_ps: int, tmp_path: Any) -> None:
     ids, labels, settings = *data(), SETTINGS[how]
     run = train(LocalCluster(num_ps), model_of(ids, labels, **settings), STEPS, checkpoint_dir=str(tmp_path))
@@ -96,6 +97,7 @@ def test_a_table_is_what_a_dictionary_is(how: str, num_ps: int, tmp_path: Any) -
 
 
 @pytest.mark.long
+@pytest.mark.optimised
 def test_a_round_is_an_update_by_the_joint_batch(tmp_path: Any) -> None:
     ids, labels = data()
     run = train(LocalCluster(2), model_of(ids, labels, 2, 9), STEPS, mode="sync", checkpoint_dir=str(tmp_path))
@@ -103,6 +105,7 @@ def test_a_round_is_an_update_by_the_joint_batch(tmp_path: Any) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.optimised
 def test_the_minibatches_of_a_step_are_one_update(tmp_path: Any) -> None:
     ids, labels = data()
     run = train(LocalCluster(2), model_of(ids, labels, 2), STEPS // 2, local_steps=2, checkpoint_dir=str(tmp_path))
@@ -123,7 +126,6 @@ def test_a_checkpoint_is_restored_on_another_number_of_ps(every_ps: tuple[int, i
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("graphs_as_built")
 def test_an_evaluation_reads_initial_rows_of_ids_without_one(tmp_path: Any) -> None:
     ids, labels = data()
     cluster, model = LocalCluster(2), model_of(ids, labels, 3, 20)
@@ -169,7 +171,6 @@ def test_a_row_that_is_given_to_another_id_begins_with_fresh_slots(optimizer: An
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("graphs_as_built")
 def test_ages_outlast_the_loss_of_a_ps(tmp_path: Any) -> None:
     """Each ps counts the updates that it has; what was used when is the same for all in a checkpoint."""
     ids, labels = data()

@@ -18,7 +18,7 @@ from tests.support.docs import ROOT
 from tests.support.dynamic_reference import WIDTH, DynamicReference
 from tests.support.local_cluster import LocalCluster, train
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("graphs_as_built")]
+pytestmark = pytest.mark.long
 
 STEPS = 30
 

@@ -14,8 +14,6 @@ from tests.support.local_cluster import LocalCluster, train
 from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 
 class Watching(tf1.train.SessionRunHook):  # type: ignore[misc]
     """Counts its calls, and asks for a stop after so many steps."""

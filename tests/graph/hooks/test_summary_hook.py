@@ -20,8 +20,6 @@ from tests.support.selection import long_but
 from tests.support.small_disk import small_disk
 from tests.support.small_models import get, linear, model_of
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Tag -> [(global step, value)]."""

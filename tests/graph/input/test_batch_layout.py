@@ -16,8 +16,6 @@ from tests.support.local_cluster import LocalCluster, train
 from tests.support.selection import long_but
 from tests.support.small_models import get
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 CONTEXT = Context("train", 0, 1, 4, "", 3)
 CASES = ["sparse async", "sparse sync", "ragged async", "ragged sync"]
 

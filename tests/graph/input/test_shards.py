@@ -21,8 +21,6 @@ from psruntime.model import Context, Model
 from tests.support.polling import poll_until
 from tests.support.shards import LocalShards, counting_model
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 CONTEXT = Context("train", 0, 1, 4, "", 3)
 EXAMPLES = 22  # in shards of 8: 2, 2 and 2 batches, the last with 2 examples
 MODEL = counting_model(EXAMPLES, 8)

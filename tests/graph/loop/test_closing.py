@@ -16,8 +16,6 @@ from tests.graph.loop.test_training_loop import next_view
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, linear_model, train
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 ADAM = linear_model(OPTIMIZERS["adam"])
 WRITE = Checkpoints.write
 

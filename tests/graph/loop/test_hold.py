@@ -13,8 +13,6 @@ from tests.graph.loop.test_training_loop import SGD, next_view, totals
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, linear_model, train
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 STEPS = 6
 EACH, MODES = ("sgd", "momentum", "adam"), ("async", "sync")
 

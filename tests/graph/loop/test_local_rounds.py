@@ -22,8 +22,6 @@ from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import LocalCluster, Run, linear_model, train
 from tests.support.round_control_plane import RoundControlPlane, plain_batches
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 MODEL = linear_model(OPTIMIZERS["sgd"], learning_rate=lambda step: 0.1 * 0.9**step)
 TABLES = embedding_model(OPTIMIZERS["adagrad"], 0.05)
 BATCH = 8

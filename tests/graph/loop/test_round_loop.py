@@ -22,8 +22,6 @@ from tests.support.local_cluster import INCARNATION, LocalCluster, Run, linear_m
 from tests.support.round_control_plane import RoundControlPlane, lose_session, plain_batches, write_books
 from tests.support.selection import long_but
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 MODEL = linear_model(OPTIMIZERS["momentum"])
 TABLES = embedding_model(OPTIMIZERS["adagrad"], 0.05)
 APART = clipping(MODEL, clip_norm=1e9)  # which clips nothing, but a round is closed by itself

@@ -22,8 +22,6 @@ from tests.support.round_control_plane import RoundControlPlane
 from tests.support.selection import long_but
 from tests.support.shards import LocalShards, counting_model
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 EXAMPLES, SIZE = 50, 16  # 3 shards of 2 batches, and one of 2 examples
 SHARDING = Sharding(EXAMPLES, SIZE)
 NEVER = 10_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.rounds.round_messages import Action, ActionKind
@@ -16,8 +15,6 @@ from psruntime.model import Context
 from tests.graph.loop.test_round_loop import MODEL
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.round_control_plane import RoundControlPlane, lose_session, plain_batches
-
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
 
 OWN = 8  # examples in a batch of the input
 SHARES = [0, 3, 21, 8, 1]  # of the rounds

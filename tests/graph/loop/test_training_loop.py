@@ -19,8 +19,6 @@ from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, linear_model, train, with_spec
 from tests.support.selection import long_but
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 SGD = linear_model(OPTIMIZERS["sgd"])
 
 

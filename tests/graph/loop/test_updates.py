@@ -10,8 +10,6 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.update_outcome import word_of
 from tests.support.local_cluster import LocalCluster, Run, linear_model, train, with_spec
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 MODEL = linear_model(tf1.train.GradientDescentOptimizer)
 STEPS, BATCH = 5, 8
 

@@ -18,8 +18,6 @@ from psruntime.model import Context, ModelSpec
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, train
 from tests.support.small_models import get, linear, model_of
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 
 def norm_and_tables(x: Any, y: Any, ids: Any, *, updates: Any = None, training: bool = True) -> ModelSpec:
     """Batch norm with moving averages, a frozen vector, and a frozen table."""

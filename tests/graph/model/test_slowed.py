@@ -13,8 +13,6 @@ from psruntime.graph.model.slowed import slowed
 from tests.support.local_cluster import LocalCluster, linear_model, train
 from tests.support.selection import long_but
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 STEPS = 12
 MODEL = linear_model(tf1.train.AdamOptimizer)
 

@@ -38,6 +38,7 @@ def compare(model: Model, run: Run) -> None:
 
 @pytest.mark.parametrize("num_ps", long_but([2], [1, 2]))
 @pytest.mark.parametrize("optimizer", long_but(["adam"], EVERY))
+@pytest.mark.optimised
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_path: Any) -> None:
     model = embedding_model(OPTIMIZERS[optimizer], 0.03)
     run = train(LocalCluster(num_ps), model, STEPS, checkpoint_dir=str(tmp_path))
@@ -47,6 +48,7 @@ def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", EVERY)
+@pytest.mark.optimised
 def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     model = embedding_model(OPTIMIZERS[optimizer], 0.03)
     compare(model, train(LocalCluster(2), model, STEPS, mode="sync", checkpoint_dir=str(tmp_path)))
@@ -142,7 +144,6 @@ def test_an_optimizer_without_a_sparse_update_is_refused_by_the_name_of_the_vari
 
 
 @pytest.mark.parametrize("optimizer", long_but(["adam"], sorted(OPTIMIZERS)))
-@pytest.mark.usefixtures("graphs_as_built")
 def test_a_refused_push_changes_no_bit_of_a_table_or_its_slots(optimizer: str) -> None:
     cluster = LocalCluster(1, max_staleness=0)
     run = train(cluster, embedding_model(OPTIMIZERS[optimizer]), 3)
@@ -178,7 +179,6 @@ def test_a_refused_push_changes_no_bit_of_a_table_or_its_slots(optimizer: str) -
 
 @pytest.mark.long
 @pytest.mark.parametrize("layout", [(2, 1), (1, 3)])
-@pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int, int], tmp_path: Any) -> None:
     saved = saved_and_moved(embedding_model(OPTIMIZERS["adagrad"]), layout, str(tmp_path))
     assert saved["embedding"].shape == saved["embedding/Adagrad"].shape == (ROWS, WIDTH)

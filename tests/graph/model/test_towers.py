@@ -21,6 +21,8 @@ from tests.support.local_cluster import LocalCluster, linear_model, train
 from tests.support.selection import long_but
 from tests.support.small_models import model_of
 
+pytestmark = pytest.mark.optimised
+
 STEPS, BATCH = 4, 8
 TWO = Towers(("cpu:0", "cpu:1"))
 MODELS = {"dense": linear_model(OPTIMIZERS["adam"], 0.02), "tables": embedding_model(OPTIMIZERS["adagrad"], 0.05)}

@@ -8,8 +8,6 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.base.errors import LOST_SESSION
 from tests.support.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 
 def test_a_session_is_cleared_by_its_index_and_no_other_is() -> None:
     cluster = LocalCluster(1)

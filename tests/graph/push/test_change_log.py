@@ -17,8 +17,6 @@ from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.wire import FULL
 from tests.support.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 SIZE = 64
 ROOM = SIZE // APART
 

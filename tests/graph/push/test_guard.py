@@ -19,6 +19,8 @@ from psruntime.graph.store.gradient import BucketGradient
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster
 
+pytestmark = pytest.mark.optimised
+
 SIZE = 4
 WORKERS = {0: 50, 1: 51, 2: 52, 3: 53}  # index -> incarnation
 

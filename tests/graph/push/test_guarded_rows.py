@@ -22,6 +22,8 @@ from tests.optimizers.test_formulas import CASES, RATE
 from tests.support.local_cluster import LocalCluster
 from tests.support.selection import long_but
 
+pytestmark = pytest.mark.optimised
+
 TOLERANCE = 1e-4  # of 60 updates in float32; one more or less is 1e-2
 ROWS, WIDTH, PUSHES, LIMIT = 20, 5, 30, 2
 WORKERS = {0: 50, 1: 51}  # index -> incarnation

@@ -18,6 +18,8 @@ from tests.support.local_cluster import LocalCluster
 from tests.support.polling import poll_until
 from tests.support.round_bucket import KINDS, ROWS, WIDTH, WORKERS, RoundBucket
 
+pytestmark = pytest.mark.optimised
+
 LEDGER = (RECEIVED, APPLIED, PENDING, VOID, NOT_FINITE, REPEATED, FENCED)
 
 

@@ -14,8 +14,6 @@ from psruntime.core.accounting.saved_state import SUFFIX
 from tests.support.by_hand import ByHand
 from tests.support.local_cluster import LocalCluster, Run, linear_model, train
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 LATE = 3  # versions
 SETTINGS = {"slice_bytes": 64, "staleness_lr": "inverse"}
 

@@ -15,8 +15,6 @@ from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, linear_model, train
 from tests.support.selection import long_but
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 ADAM = linear_model(OPTIMIZERS["adam"])
 SEEN = 12
 

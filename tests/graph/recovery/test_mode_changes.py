@@ -14,8 +14,6 @@ from tests.graph.recovery.test_recovery import ADAM, SLICED
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_after
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 
 def bytes_held(run: Run) -> list[int]:
     with run.cluster.session(run.graph.graph) as session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,10 @@ SOURCES = {  # of what is prepared: settings of the job, steps before, the ps th
     "checkpoint, live ps": ({"save_steps": 2}, 4, (1,)),
     "replica": ({"replicate_every": 3}, 5, (1,)),
 }
-CASES = [(mode, source) for source in SOURCES for mode in MODES]
-OPTIMIZED = ("async", "checkpoint, live ps")  # played with the rewriting of graphs, as users have it
+OPTIMISED = ("async", "checkpoint, live ps")
+CASES = [
+    pytest.param(case, marks=[pytest.mark.optimised] if case == OPTIMISED else []) for case in product(MODES, SOURCES)
+]
 
 
 class Chief:
@@ -98,9 +100,7 @@ class Chief:
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_paused_chief_changes_nothing(case: tuple[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if case != OPTIMIZED:
-        request.getfixturevalue("graphs_as_built")
+def test_a_paused_chief_changes_nothing(case: tuple[str, str], tmp_path: Path) -> None:
     mode, source = case
     settings, steps, lost = SOURCES[source]
     settings = {"mode": mode, "slice_bytes": 64, **settings}
@@ -152,7 +152,6 @@ def looks(write: Any) -> bool:
     return any(op.type == "Assert" and op.device == write.inputs[0].op.device for op in before)
 
 
-@pytest.mark.usefixtures("graphs_as_built")
 @pytest.mark.parametrize("mode", long_but(["sync"], MODES))
 def test_every_write_of_a_chief_waits_for_the_fence(mode: str, tmp_path: Path) -> None:
     settings = {"mode": mode, "slice_bytes": 64, "replicate_every": 3, "checkpoint_dir": str(tmp_path)}

@@ -20,8 +20,6 @@ from tests.support.local_cluster import LocalCluster, train
 from tests.support.selection import long_after
 from tests.support.small_models import error, get, linear, model_of
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 VALUES = {
     "body/kernel": numbers(5, 4),
     "body/frozen": numbers(5, seed=1),

@@ -19,8 +19,6 @@ from tests.support.bad_files import cut_in_half, make_folder
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, Run, linear_model, train
 from tests.support.selection import long_but
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 ADAM = linear_model(OPTIMIZERS["adam"])
 SLICED = {"slice_bytes": 64}
 

@@ -17,8 +17,6 @@ from tests.graph.recovery.test_lost_work import Refused, after
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, Run, linear_model, train
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 ADAM = linear_model(OPTIMIZERS["adam"])
 SETTINGS = {"slice_bytes": 64, "replicate_every": 3}
 

@@ -96,7 +96,6 @@ def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
-@pytest.mark.usefixtures("graphs_as_built")
 def test_tables_begin_as_in_plain_tensorflow(num_ps: int, tmp_path: Any) -> None:
     model = tables_model(seed=3)
     run = train(LocalCluster(num_ps), model, 0, checkpoint_dir=str(tmp_path))

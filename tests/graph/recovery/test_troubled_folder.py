@@ -15,10 +15,7 @@ from tests.support import worlds
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, train
 from tests.support.small_disk import SmallDisk, small_disk
 
-pytestmark = [
-    pytest.mark.usefixtures("graphs_as_built"),
-    pytest.mark.skipif(bool(worlds.refusal()), reason=worlds.refusal() or "possible"),
-]
+pytestmark = pytest.mark.skipif(bool(worlds.refusal()), reason=worlds.refusal() or "possible")
 
 
 @pytest.fixture

@@ -21,8 +21,6 @@ from tests.support.selection import long_after, long_but
 from tests.support.small_models import get, linear, model_of
 from tests.support.stock import contents
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 ADAGRAD = embedding_model(tf1.train.AdagradOptimizer)
 
 

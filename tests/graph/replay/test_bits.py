@@ -19,6 +19,8 @@ from tests.support.repeated import differing, rounds_of_one
 from tests.support.selection import long_but
 from tests.support.small_models import model_of
 
+pytestmark = pytest.mark.optimised
+
 ROUNDS = 6
 QUICK = ["partitioned table", "variable that is not used"]
 OTHERS = {

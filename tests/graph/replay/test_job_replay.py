@@ -20,6 +20,8 @@ from psruntime.graph.replay.rounds import RoundReplay
 from psruntime.model import Context, Model
 from tests.graph.replay.test_rounds import write
 
+pytestmark = pytest.mark.optimised
+
 ROUNDS, BATCH = 4, 4
 PLAN = [1, 1 << 20, 0, 0]
 SPECS = [VariableSpec("weight", (), "float32"), VariableSpec("bias", (), "float32")]

@@ -14,6 +14,8 @@ from psruntime.core.members.view import PsEntry, View
 from psruntime.graph.session import session
 from psruntime.graph.session.session import ViewSessionCreator, WorkerServer, open_session
 
+pytestmark = pytest.mark.optimised
+
 SERVER = WorkerServer(3, "grpc://a:9", "a:9")
 VIEW = View(1, (PsEntry(0, "b:1", 11), PsEntry(1, "c:2", 12)))
 

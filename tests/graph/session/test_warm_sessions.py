@@ -18,8 +18,6 @@ from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 calls: list[int] = []  # of the model's own Python function
 
 

@@ -14,6 +14,8 @@ from psruntime.model import Context, Model
 from tests.support.local_cluster import LocalCluster, linear_model, train
 from tests.support.selection import long_but
 
+pytestmark = pytest.mark.optimised
+
 STEPS = 20
 OPTIMIZERS = {
     "sgd": tf1.train.GradientDescentOptimizer,

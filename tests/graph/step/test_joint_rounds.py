@@ -28,6 +28,8 @@ from tests.support.repeated import differing
 from tests.support.round_control_plane import plain_batches
 from tests.support.selection import long_but
 
+pytestmark = pytest.mark.optimised
+
 ROUNDS, EXAMPLES = 4, (8, 3)  # the second worker's batches are smaller, and weigh less
 LOST = 2  # the round in which the first worker is lost when both have pushed; the second one pushes again what it kept
 MODELS = {

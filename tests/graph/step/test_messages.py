@@ -21,6 +21,8 @@ from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, linear_model, train, with_spec
 from tests.support.selection import long_after, long_but
 
+pytestmark = pytest.mark.optimised
+
 PS = 2
 BUCKETS = 3  # of the linear model, one a variable
 

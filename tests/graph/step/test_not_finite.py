@@ -14,8 +14,6 @@ from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_but
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 BAD = 3  # the batch whose gradient is not finite, from 1
 MODES = ["async", "sync"]
 

@@ -104,6 +104,7 @@ def test_no_edge_leads_from_ps_to_ps(graph: TrainGraph) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["async", "sync"])
 @pytest.mark.parametrize("make", [linear_model, embedding_model])
+@pytest.mark.optimised
 def test_what_a_lock_waits_for_is_on_the_ps_when_it_is_taken(make: Any, mode: str) -> None:
     """In the graphs as TensorFlow has partitioned them: it moves a Switch to the device of its data."""
     cluster = LocalCluster(2)

@@ -15,8 +15,6 @@ from tests.support.embedding_model import ROWS, WIDTH, embedding_model
 from tests.support.local_cluster import LocalCluster, train
 from tests.support.selection import long_but
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 TABLES = 4 * (ROWS * WIDTH + ROWS)  # bytes of `embedding` and `wide`, float32
 
 

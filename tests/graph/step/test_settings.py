@@ -42,8 +42,6 @@ from tests.support.settings import (
     gradients,
 )
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 STEPS, TRAINED = 40, 2
 SGD, ADAM = adding_model(OPTIMIZERS["sgd"]), adding_model(OPTIMIZERS["adam"])
 

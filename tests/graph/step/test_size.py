@@ -11,6 +11,8 @@ from psruntime.model import ModelSpec
 from tests.support.local_cluster import LocalCluster, train
 from tests.support.small_models import get, linear, model_of
 
+pytestmark = pytest.mark.optimised
+
 FEW, MANY = 2, 10
 MOST = {"async": 95, "sync": 170}  # operations a bucket; with constants in every section 123 and 228
 

@@ -29,8 +29,6 @@ from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, graph_of, train
 from tests.support.selection import long_but
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 WIDTH, FEW, ROWS, BATCH = 5000, 3, 7, 8
 TOP_K, RATE, FACTOR = 0.01, 0.5, 0.5  # powers of two, as all data: what is computed of them is exact
 MOMENTUM = {

@@ -15,8 +15,6 @@ from tests.support.local_cluster import LocalCluster, linear_model, train
 from tests.support.selection import long_after, long_but
 from tests.support.small_models import get, linear, model_of, of_table
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 READS = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "ReadVariableOp", "ResourceGather", "MutexV2"}
 
 

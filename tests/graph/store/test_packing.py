@@ -29,7 +29,6 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
 @pytest.mark.parametrize("optimizer", long_but(["adam"], ["adam", "ftrl"]))
-@pytest.mark.usefixtures("graphs_as_built")
 def test_packed_and_apart_are_equal_to_the_bit(optimizer: str, mode: str, tmp_path: Path) -> None:
     model, ends = linear_model(OPTIMIZERS[optimizer]), []
     for plan in PLANS:
@@ -41,7 +40,6 @@ def test_packed_and_apart_are_equal_to_the_bit(optimizer: str, mode: str, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("plans", [PLANS, PLANS[::-1]])
-@pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_goes_from_each_plan_to_the_other(plans: tuple[str, str], tmp_path: Path) -> None:
     model = linear_model(OPTIMIZERS["adam"])
     unbroken = train(LocalCluster(1), model, 6, checkpoint_dir=str(tmp_path / "unbroken"))
@@ -58,7 +56,6 @@ def skipping(model: Model, batches: int) -> Any:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("graphs_as_built")
 def test_slices_that_share_buckets_with_others_are_put_together_in_order(tmp_path: Path) -> None:
     """Slices of 64 bytes are packed with what is small beside them, on both ps."""
     model, ends = linear_model(OPTIMIZERS["adam"]), []

@@ -40,6 +40,7 @@ SLOTS = {"LazyAdam": ["Adam", "Adam_1"], "RowwiseAdagrad": ["RowwiseAdagrad"], "
 
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", LAZY)
+@pytest.mark.optimised
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     """Tables in groups whatever the optimizer, and what is dense with them: kernel [WIDTH, 1]."""
     model = tables_model(LAZY[optimizer])
@@ -51,6 +52,7 @@ def test_twenty_steps_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> N
 
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", LAZY)
+@pytest.mark.optimised
 def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     model = tables_model(LAZY[optimizer])
     compare(model, train(LocalCluster(3), model, STEPS, mode="sync", checkpoint_dir=str(tmp_path)))
@@ -58,7 +60,6 @@ def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("num_ps", [3, 1])
-@pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_with_a_slot_of_an_entry_a_row_goes_to_any_number_of_ps(num_ps: int, tmp_path: Any) -> None:
     """From 2 ps; its rows are dealt and woven as those of the table are."""
     model = tables_model(LAZY["RowwiseAdagrad"])
@@ -73,7 +74,6 @@ def test_a_checkpoint_with_a_slot_of_an_entry_a_row_goes_to_any_number_of_ps(num
 
 @pytest.mark.long
 @pytest.mark.parametrize("portion", [WIDTH * 40, 1 << 20])
-@pytest.mark.usefixtures("graphs_as_built")
 def test_training_goes_on_on_other_ps_as_if_it_had_not_ended(
     portion: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +110,6 @@ def parted(rows: int, columns: int) -> Model:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)])
-@pytest.mark.usefixtures("graphs_as_built")
 def test_each_part_of_a_partitioned_table_keeps_the_slots_of_its_rows(rows: int, columns: int, tmp_path: Any) -> None:
     """Rows that are cut have an accumulator in each part, which is saved under the part's own name."""
     model = parted(rows, columns)
@@ -136,7 +135,6 @@ def test_dense_variables_stay_whole_under_an_optimizer_by_rows_and_tables_do_not
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("graphs_as_built")
 def test_replicas_bring_the_slots_of_rows_back(tmp_path: Any) -> None:
     cluster, model = LocalCluster(2), tables_model(LAZY["RowwiseAdagrad"])
     before = train(cluster, model, 4, replicate_every=1, checkpoint_dir=str(tmp_path / "before")).saved()

@@ -21,6 +21,8 @@ from psruntime.graph.tables.table_read import TableRead
 from tests.support.control_flow import control_flow
 from tests.support.local_cluster import LocalCluster
 
+pytestmark = pytest.mark.optimised
+
 LOOKUPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "gather": (lambda v: tf1.gather(v, [[2, 0], [2, 2]]), lambda a: a[[[2, 0], [2, 2]]]),
     "a single row": (lambda v: tf1.gather(v, 1), lambda a: a[1]),

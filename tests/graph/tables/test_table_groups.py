@@ -112,6 +112,7 @@ def grouped(run: Run) -> list[set[str]]:
 @pytest.mark.long
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adagrad", "rmsprop", "ftrl"])
+@pytest.mark.optimised
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_path: Any) -> None:
     model = tables_model(EVERY[optimizer])
     run = train(LocalCluster(num_ps), model, STEPS, checkpoint_dir=str(tmp_path))
@@ -121,6 +122,7 @@ def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+@pytest.mark.optimised
 def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     model = tables_model(EVERY[optimizer])
     compare(model, train(LocalCluster(3), model, STEPS, mode="sync", checkpoint_dir=str(tmp_path)))
@@ -128,7 +130,6 @@ def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("layout", [(3, 2), (1, 3)])
-@pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int, int], tmp_path: Any) -> None:
     saved = saved_and_moved(tables_model(OPTIMIZERS["adagrad"]), layout, str(tmp_path))
     assert saved["user"].shape == saved["user/Adagrad"].shape == (ROWS["user"], WIDTH)
@@ -136,7 +137,6 @@ def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int,
 
 @pytest.mark.long
 @pytest.mark.parametrize("portion", [10, 1 << 20])
-@pytest.mark.usefixtures("graphs_as_built")
 def test_initial_values_and_checkpoints_move_in_portions(
     portion: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +196,7 @@ def test_rows_that_have_no_gradient_are_not_moved(num_ps: int, tmp_path: Any) ->
         np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-6 * max(1.0, np.abs(value).max()), err_msg=name)
 
 
+@pytest.mark.optimised
 def test_each_id_and_each_row_travels_once_however_many_lookups_there_are() -> None:
     cluster = LocalCluster(2)
     graph = train(cluster, tables_model(OPTIMIZERS["sgd"]), 1).graph
@@ -264,6 +265,7 @@ def test_evaluation_looks_up_in_groups() -> None:
     np.testing.assert_allclose(values["mean_prediction"], np.concatenate(found).mean(), rtol=1e-5)
 
 
+@pytest.mark.optimised
 def test_a_step_moves_the_tensors_that_the_plan_counts() -> None:
     """Of one level: the same number whether there are two tables in a group or twenty."""
 

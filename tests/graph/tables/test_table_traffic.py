@@ -13,6 +13,8 @@ from tests.graph.step.test_placement import task_of
 from tests.support.embedding_model import IDS, ROWS, WIDTH, embedding_model
 from tests.support.local_cluster import LocalCluster, Run, train
 
+pytestmark = pytest.mark.optimised
+
 TABLES = {"embedding", "wide"}
 
 

@@ -12,6 +12,8 @@ from psruntime.graph.ops.row_sums import row_sums
 from psruntime.graph.update.row_updates import take_unique_rows
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 
+pytestmark = pytest.mark.optimised
+
 ROWS, STEPS = 500, 10
 
 

@@ -203,7 +203,6 @@ RULE = "exponential:0.25"
 SINCE = 2  # steps before the pushes by hand
 
 
-@pytest.mark.usefixtures("graphs_as_built")
 @pytest.mark.parametrize("name", long_but(["table group"], MODELS))
 def test_a_step_is_that_of_the_lowered_rate(name: str) -> None:
     """Beside one without the rule whose learning rate is lowered by hand, with the same batches."""
@@ -249,7 +248,6 @@ def ledgers(run: Run) -> dict[str, Any]:
     return run.cluster.ledgers(run.graph.plan)
 
 
-@pytest.mark.usefixtures("graphs_as_built")
 def test_without_the_rule_the_graph_is_that_of_before() -> None:
     """No operation of the rule is there; with it only a few of each bucket are."""
     plain, by_rule = (
