@@ -63,7 +63,8 @@ def test_of_dense_variables_in_slices(optimizer: str, tmp_path: Any) -> None:
     assert_same(linear_model({**OPTIMIZERS, **OTHERS}[optimizer], 0.02), str(tmp_path), slice_bytes=64)
 
 
-@pytest.mark.parametrize("optimizer", long_but(["adam"], [*OPTIMIZERS, *OTHERS, *BY_ROW]))
+@pytest.mark.long  # quick: cluster/test_rounds.py, a table and two mini-batches a step
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, *OTHERS, *BY_ROW])
 def test_of_tables_that_are_looked_up_twice(optimizer: str, tmp_path: Any) -> None:
     """Within clip_norm, of two mini-batches a step."""
     make = {**OPTIMIZERS, **OTHERS, **BY_ROW}[optimizer]
