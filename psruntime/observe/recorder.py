@@ -153,14 +153,14 @@ def as_parquet(lines: Path, file: Path) -> None:
             with parquet.ParquetFile(file) as before:
                 for group in range(before.num_row_groups):
                     writer.write_table(before.read_row_group(group).cast(schema))
-        for portion in _portions(lines):
-            writer.write_table(pyarrow.Table.from_pylist(portion, schema))
+        for chunk in _chunks(lines):
+            writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
     os.replace(being_made, file)
     lines.unlink()
 
 
-def _portions(lines: Path) -> Iterator[list[dict[str, Any]]]:
+def _chunks(lines: Path) -> Iterator[list[dict[str, Any]]]:
     with lines.open(encoding="utf-8", errors="replace") as file:
         records = (asdict(record) for record in lines_of(lines, file))
-        while portion := list(islice(records, ROW_GROUP)):
-            yield portion
+        while chunk := list(islice(records, ROW_GROUP)):
+            yield chunk

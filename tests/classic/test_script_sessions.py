@@ -158,9 +158,9 @@ def test_other_variables_than_the_jobs(tmp_path: Path) -> None:
     first.prepare()
     first.step(save=True)
     other = Script(cluster, str(tmp_path), name="other")
-    with pytest.raises(JobFailedError, match="ps 0 holds the variables of another plan"):
+    with pytest.raises(JobFailedError, match="ps 0 has the variables of another plan"):
         other.prepare()
-    with other.session() as session, pytest.raises(ModelDiffersError, match="ps 0, 1 holds other variables"):
+    with other.session() as session, pytest.raises(ModelDiffersError, match="ps 0, 1 has other variables"):
         other.preparation.require(session)
 
 

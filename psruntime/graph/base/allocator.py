@@ -1,10 +1,10 @@
 """Settings of the C library's allocator that suit a ps and a worker.  They apply to glibc only.
 
 The threads of a process share arenas: each has one of its own in glibc, up to 8 for each core, and an arena keeps what
-it once had, so what gRPC receives would be held several times over.
+it once had, so what gRPC receives would take its memory several times over.
 
 A ps keeps the memory that gRPC has freed for the next step's tensors: otherwise glibc gives it back to the system after
-each of them, and what arrives next is written into pages that the system has to find and clear first.
+each of them, and the next tensors are written into pages that the system has to find and clear first.
 
 A worker gives back, once it trains, what it needed only to build its graph.  Once is enough: what gRPC frees is taken
 again by the next step.  Tensors from 256 kB on are not malloc's; from malloc (TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1), with a
@@ -24,16 +24,16 @@ ARENA_MAX, M_ARENA_MAX = "MALLOC_ARENA_MAX", -8
 
 
 def keep_freed_memory() -> None:
-    """Keeps freed memory for the next tensors, unless the environment says otherwise."""
+    """Keeps freed memory for the next tensors, unless the environment sets it otherwise."""
     if not THRESHOLDS.keys() & os.environ.keys():
         for parameter, value in THRESHOLDS.values():
             _set(parameter, value)
 
 
 def share_arenas() -> None:
-    """Uses one arena for each core, unless the environment says otherwise.
+    """Uses one arena for each core, unless the environment sets another number.
 
-    Before there are several threads: once there are more than eight arenas glibc keeps to the limit that it has.
+    To be called before threads start: once there are more than eight arenas glibc keeps the limit that it has.
     """
     if ARENA_MAX not in os.environ:
         _set(M_ARENA_MAX, os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""Work beside the training steps: one piece, in a thread of its own."""
+"""Work beside the training steps, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOG_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 
 
 class Background(threading.Thread, Generic[T]):
-    """Runs `work` at once.  When it has ended there is its result, or why it failed.
+    """Starts `work` at once.  When it has ended there is its result, or why it failed.
 
     A PsRuntimeError, an error of TensorFlow, or a session that was closed is a failure; anything else is a defect, and
     ends the thread with a traceback.
@@ -33,7 +33,7 @@ class Background(threading.Thread, Generic[T]):
 
     @property
     def age_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since it started."""
         return time.monotonic() - self._began_s
 
     def run(self) -> None:

@@ -1,8 +1,8 @@
 """The process environment that TensorFlow needs, set before it is imported.
 
 GRPC_FAIL_FAST: a dead ps is an error at once instead of a hang.  The channel options give up a try to connect after
-2 s, and have no pings: the other side would end a connection that is silent for the length of a long step.  What is
-gone without a word is found by network/links.py.  TensorFlow reads the options when it opens its first channel.
+2 s, and send no pings: the other side would end a connection that is silent for the length of a long step.  A peer
+that is gone without closing is found by network/links.py.  TensorFlow reads the options when its first channel opens.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
     """Sets the environment for this process and imports TensorFlow; returns the variables in force, for the log.
 
     hide_gpus: for all but a worker, since they compute on the CPU alone and take nothing of a GPU.
-    warns: whether TensorFlow may write of what is old in it, which is no business of who runs a command.
+    warns: whether TensorFlow may write its notices of deprecation, which the user of a command cannot act on.
 
     Raises:
         UsageError: TensorFlow was imported before, under other settings.

@@ -1,4 +1,4 @@
-"""Errors of TensorFlow's sessions: which ones mean a lost session, and what to say of any of them in one line."""
+"""Errors of TensorFlow's sessions: which ones mean a lost session, and one line for any of them."""
 
 from __future__ import annotations
 

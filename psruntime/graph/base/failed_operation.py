@@ -33,8 +33,8 @@ MINIBATCH = re.compile(r"^(?:.*/)?minibatch_\d+/|_minibatch_\d+$")  # of a copie
 
 @contextmanager
 def users_errors(graph: Graph, place: Place = Place.STEP) -> Iterator[None]:
-    """Turns a failure of an operation that the user made into what the table of faults makes of it, and one of a device
-    into a DeviceError; all else goes through.
+    """Raises a failure of the user's operation as the error that the table of faults names, and a failure of a device
+    as a DeviceError; any other error passes.
     """
     try:
         yield
@@ -46,7 +46,7 @@ def users_errors(graph: Graph, place: Place = Place.STEP) -> Iterator[None]:
 
 
 def user_error(error: tf1.errors.OpError, graph: Graph, place: Place = Place.STEP) -> PsRuntimeError | None:
-    """What to say if an operation failed that the user's code made; None if TensorFlow, a ps or the network did."""
+    """The error to raise if an operation of the user's code failed; None if TensorFlow, a ps or the network did."""
     if isinstance(error, LOST_SESSION) or not (isinstance(error, OF_THE_MODEL) or of_system(error.message)):
         return None
     for function, node in NODE.findall(error.message):

@@ -1,4 +1,4 @@
-"""Errors of a device: what TensorFlow raises when memory is used up or a GPU fails, in one line that says what helps.
+"""Errors of a device: what TensorFlow raises when memory is used up or a GPU fails, in one line with the remedy.
 
 They are this machine's, not the model's: the process ends, and its launcher starts it again.
 """

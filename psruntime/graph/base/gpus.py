@@ -38,8 +38,8 @@ def gpu_count() -> int:
 def limit_gpus(limits_bytes: Sequence[int]) -> None:
     """Makes of each GPU as many devices as there are limits, with so much memory each, in all of this process.
 
-    The configuration of the server says the same; TensorFlow's eager context, which a model's input may make first,
-    goes by this one.
+    The configuration of the server has the same limits; TensorFlow's eager context, which a model's input may make
+    first, follows these.
 
     Raises:
         UsageError: something has used a GPU already.

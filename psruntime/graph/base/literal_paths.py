@@ -19,7 +19,7 @@ _descriptors: dict[str, int] = {}  # by folder
 
 
 def is_pattern(path: str) -> bool:
-    """Whether TensorFlow takes the path for a pattern of several."""
+    """Whether TensorFlow reads the path as a pattern."""
     return not _OF_PATTERNS.isdisjoint(path)
 
 
@@ -47,7 +47,7 @@ def readable(path: str) -> str:
 def _descriptor_of(folder: str) -> str:
     with _lock:
         number = _descriptors.get(folder)
-        if number is None or not os.path.samestat(os.fstat(number), os.stat(folder)):  # removed, and made anew
+        if number is None or not os.path.samestat(os.fstat(number), os.stat(folder)):  # removed, and made again
             if number is not None:
                 os.close(number)
             _descriptors[folder] = number = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

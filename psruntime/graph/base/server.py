@@ -40,7 +40,7 @@ def start_server(
 
 
 def server_config(cpus: int, gpu_limits: Sequence[int], gpus: int) -> Proto:
-    """The ConfigProto of a process's server, which makes its devices; what a session's says of them comes too late.
+    """The ConfigProto of a process's server, which makes its devices: that of a session cannot change them.
 
     gpus: that TensorFlow sees.  A worker's memory on them grows as it needs it, so that several workers share one: by
     default TensorFlow takes all that is free when it starts.  The tensors of a worker with a GPU are in pinned memory

@@ -1,7 +1,7 @@
 """Events of TensorBoard in a folder, from any thread.
 
 A file of events is one of TensorFlow's records, each an Event.  `tf.summary.FileWriter` writes it in a thread of its
-own, which ends with a traceback on standard error when the disk is full; here the writer itself says what failed.
+own, which ends with a traceback on standard error when the disk is full; here the writer itself logs what failed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ VERSION = "brain.Event:2"  # of the first event of a file
 class SummaryWriter:
     """Writes scalars to the newest file of events in `folder`, which is opened when there is something to write.
 
-    What cannot be written is lost, and nothing raises.  `log` has a line when that begins, and one with the count when
-    it ends, or the writer is closed.  A new file is tried after 1, 2, 4 ... losses, so that a disk on which each try
-    leaves an empty file gets few of them.
+    What cannot be written is lost, and nothing raises.  `log` has a line at the first loss, and one with the count at
+    the next success or when the writer is closed.  A new file is tried after 1, 2, 4 ... losses, so that a disk on
+    which each try leaves an empty file gets few of them.
     """
 
     def __init__(self, folder: str, log: Callable[..., None]) -> None:
@@ -38,14 +38,14 @@ class SummaryWriter:
         self._file: Any = None
         self._numbers = count(1)  # of files: their names have but the second, and two of one name would be one file
         self._lost = 0  # since something was written
-        self._again_at = 0  # losses at which it is tried again
+        self._again_at = 0  # losses at which a new file is tried
 
     def write(
         self, global_step: int, values: Mapping[str, float], serialized: bytes | None = None, starts: bool = False
     ) -> bool:
         """Adds the values by their tags, and a serialized tf.Summary; returns whether they are in the file.
 
-        starts: whether what is there of this global step and later ones was undone: TensorBoard forgets it then.
+        starts: whether values of this global step and later ones were undone: TensorBoard forgets them then.
         """
         summary = tf1.Summary.FromString(serialized or b"")
         for tag, value in values.items():
@@ -69,7 +69,7 @@ class SummaryWriter:
         return True
 
     def close(self) -> None:
-        """Ends the file; what is written later begins another one."""
+        """Closes the file; a later write opens another one."""
         with self._lock:
             self._end_file()
             if self._lost:

@@ -1,14 +1,14 @@
 """What TensorFlow makes, as annotations name it.
 
 TensorFlow ships no types that mypy reads: to mypy each of these is Any, to a reader it is what TensorFlow makes.
-Shape and dtype of a tensor are in the docstring of what takes or makes it.
+Shape and dtype of a tensor are in the docstring of the function that has or makes it.
 """
 
 from typing import Any, TypeAlias
 
 Tensor: TypeAlias = Any  # tf.Tensor, symbolic; a gradient may be tf.IndexedSlices
 Array: TypeAlias = Any  # numpy array or scalar: what is fed or fetched
-Feed: TypeAlias = dict[Tensor, Array]  # what a run is fed
+Feed: TypeAlias = dict[Tensor, Array]  # tensor -> value, for one run of a session
 Op: TypeAlias = Any  # tf.Operation
 Variable: TypeAlias = Any  # tf.Variable: RefVariable or ResourceVariable
 Optimizer: TypeAlias = Any  # tf1.train.Optimizer

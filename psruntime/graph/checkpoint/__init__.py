@@ -1,4 +1,4 @@
-"""Checkpoints: what they hold, the snapshot that they are written from, the files, the folder, and the best one.
+"""Checkpoints: their content, the snapshot that they are written from, the files, the folder, and the best one.
 
 May use step and the rooms below it.
 """

@@ -1,7 +1,7 @@
 """The best checkpoint by a held-out metric, kept beside the others in `best/`.
 
 Each checkpoint that the chief has written is measured from its files, in a thread of its own: the value belongs to
-exactly these parameters, and the training goes on.  `best.json` says which one is the best, and its value.
+exactly these parameters, and the training continues.  `best.json` names the best one, and its value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from psruntime.graph.checkpoint.listing import DELTA
 
 
 class Evaluation(Protocol):
-    """What measures a checkpoint; evaluate.py has the real one."""
+    """Measures a checkpoint; graph/model/evaluate.py has the real one."""
 
     def measure(self, path: str) -> dict[str, float]:
         """Metrics by name, of the variables in the checkpoint `path`."""
@@ -35,7 +35,7 @@ class BestCheckpoint:
     """Keeps the best checkpoint of `folder` by a metric in `folder`/best.
 
     on_values: called with the global step and the metrics by name of each that was offered and measured.
-    An evaluation that fails is logged, and the checkpoint passed over.
+    An evaluation that fails is logged, and its checkpoint skipped.
     """
 
     def __init__(
@@ -55,37 +55,37 @@ class BestCheckpoint:
         self._thread: threading.Thread | None = None
 
     def offer(self, path: str, global_step: int) -> None:
-        """Begins to measure the checkpoint `path`, to keep it if it is the best; waits for the one before."""
+        """Starts to measure the checkpoint `path`, to keep it if it is the best; waits for the one before."""
         self.wait()
         with self._failing(global_step), ExitStack() as stack:
             self._folder.require_writable()
             new = stack.enter_context(self._folder.unfinished(global_step))
-            _link(path, new.merged)  # so it stays, whatever is removed meanwhile
+            _link(path, new.merged)  # so its files stay when the checkpoint is removed meanwhile
             thread = threading.Thread(target=self._consider, args=(new, stack.pop_all()), name="best", daemon=True)
             thread.start()
             self._thread = thread
 
     @contextmanager
-    def held(self, path: str, global_step: int) -> Iterator[Unfinished | None]:
-        """The checkpoint `path` where nobody removes it while it is measured; None if it is removed already, or the
+    def linked(self, path: str, global_step: int) -> Iterator[Unfinished | None]:
+        """Links to the files of the checkpoint `path`, which stay while open; None if it is removed already, or the
         folder cannot be written.
         """
         with ExitStack() as stack:
-            held = None
+            linked = None
             with self._failing(global_step), suppress(FileNotFoundError):
                 self._folder.require_writable()
                 new = stack.enter_context(self._folder.unfinished(global_step))
                 _link(path, new.merged)
-                held = new
-            yield held
+                linked = new
+            yield linked
 
-    def keep_if_best(self, held: Unfinished, values: dict[str, float]) -> None:
-        """Keeps what is held, and has these values, if it is the best."""
-        with self._failing(held.global_step):
-            self._compare(held, values)
+    def keep_if_best(self, linked: Unfinished, values: dict[str, float]) -> None:
+        """Keeps a linked checkpoint, which has these values, if it is the best."""
+        with self._failing(linked.global_step):
+            self._compare(linked, values)
 
     def wait(self) -> None:
-        """Waits until the last checkpoint that was offered is measured, and kept or not."""
+        """Waits until the last checkpoint that was offered is measured and compared."""
         if self._thread:
             await_end(self._thread, "the checkpoint before to be measured", self._log)
 
@@ -93,7 +93,7 @@ class BestCheckpoint:
     def _failing(self, global_step: int) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever the model raises, the training has no part in it
+        except Exception as error:  # noqa: BLE001 - no error of an evaluation may end the training
             self._log("best_failed", global_step=global_step, reason=first_line(error))
 
     def _consider(self, new: Unfinished, stack: ExitStack) -> None:
@@ -126,7 +126,7 @@ class BestCheckpoint:
         return None
 
     def _keep(self, new: Unfinished, value: float) -> None:
-        """Keeps the new one.  Until it is listed, the note names the one before too: a kill may come at any time."""
+        """Keeps the new one.  Until it is listed, the note names the one before too, in case this process is killed."""
         facts = {
             "metric": self._metric.name,
             "greatest_is_best": self._metric.greatest,

@@ -1,10 +1,10 @@
 """Checkpoints: logical variables under the model's own names, so that any plan reads what any plan wrote.
 
-Stock TensorFlow reads them, and theirs are read here (entries.py, core/recovery/checkpoint_names.py).  Where
-every ps sees the folder, each writes and reads the part that it holds; else the chief does, for all.
+Stock TensorFlow reads them, and its own are read here (entries.py, core/recovery/checkpoint_names.py).  Where every
+ps sees the folder, each writes and reads its own variables; else the chief does, for all.
 
 A checkpoint is of one moment: everything is copied on the ps (snapshot.py), and written from the copies while the
-training goes on.  Beside it are the counters of that moment (core/accounting/saved_state.py).
+training continues.  Beside it are the counters of that moment (core/accounting/saved_state.py).
 
 A delta is a checkpoint without the rows of tables that were not touched since a whole one, which lies beside it.
 """
@@ -47,7 +47,7 @@ from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
 COPIES = 10  # that are made at most, until one is of one round
 ROOM_BYTES = 64 << 20  # of tables: for so many there is room for a copy on every ps
-# How a file fails that is cut off, gone or may not be read.  A disk that is full or away fails otherwise.
+# Errors of a file that is cut off, gone or may not be read.  A disk that is full or away fails otherwise.
 DAMAGE = (
     tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFoundError, tf1.errors.PermissionDeniedError,
     FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError, IndexError,
@@ -56,7 +56,7 @@ DAMAGE = (
 
 @dataclass(frozen=True)
 class Copied:
-    """What was copied on the ps.  form: how it is written.
+    """The copy on the ps.  form: how it is written.
 
     changes: of a delta, its rows.  whole: the checkpoint that it is a delta of.  seconds: that the copy took.
     """
@@ -89,7 +89,7 @@ class Transferred:
 
 
 class _Form:
-    """What is copied for a checkpoint, and how it is written."""
+    """The variables that are copied for a checkpoint, and how they are written."""
 
     def __init__(self, graph: TrainGraph, parts: list[CheckpointPart], index: int, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -114,7 +114,7 @@ class Checkpoints:
     def __init__(self, graph: TrainGraph, folder: str, keep: int, index: int, owner: FolderOwner | None = None) -> None:
         self.owner = owner
         self._folder = CheckpointFolder(folder, keep) if folder else None
-        self._damaged: set[tuple[str, float]] = set()  # checkpoints that were passed over, and when each was written
+        self._damaged: set[tuple[str, float]] = set()  # checkpoints that were skipped, and when each was written
         self._identity = graph.identity
         master = graph.global_step.master
         with graph.graph.as_default(), tf1.name_scope("checkpoint"):
@@ -122,7 +122,7 @@ class Checkpoints:
             entries = {part.entry.name: part.entry for part in parts}
             self._entries = sorted(
                 entries.values(), key=lambda e: e.kind is Kind.SHARED
-            )  # who misses one, misses slots
+            )  # where it is missing, so are slots
             tables = table_parts(graph)
             forms = [_Form(graph, parts, index, Snapshot(graph, tables))]
             self._whole = self._when_paused = forms[0]
@@ -168,7 +168,7 @@ class Checkpoints:
         return self._folder.path if self._folder else ""
 
     def latest(self) -> str | None:
-        """The newest checkpoint of the folder that was not passed over, also a delta, as the prefix of its files, which
+        """The newest checkpoint of the folder that was not skipped, also a delta, as the prefix of its files, which
         may be gone; None in an empty folder.
 
         Raises:
@@ -184,7 +184,7 @@ class Checkpoints:
             yield from [*self._folder.deltas_of(whole), whole]
 
     def pass_over(self, path: str) -> str | None:
-        """Goes on without a damaged checkpoint; returns the next older one, or None: it is the last, and stays."""
+        """Skips a damaged checkpoint from now on; returns the next older one, or None: it is the last, and stays."""
         older = (each for each in self._newest_first() if written(each) not in self._damaged and each != path)
         if first := next(older, None):
             self._damaged.add(written(path))
@@ -200,7 +200,7 @@ class Checkpoints:
         return self._folder.cut_off_deltas_of(newest) if self._folder and newest else []
 
     def newest_step(self, whole: bool = False) -> int | None:
-        """Global step of the newest checkpoint, by its name; None if there is none, or none that can be told.
+        """Global step of the newest checkpoint, by its name; None if there is none, or its name has none.
 
         whole: of the newest that is no delta.
         """
@@ -212,7 +212,7 @@ class Checkpoints:
         """Copies everything on the ps, to be written by `write`; None without a folder.
 
         only_touched: of tables the touched rows alone, if the newest checkpoint has all others; if not, everything.
-        is_paused: whether nothing is updated until it is written, so large tables need not be copied.
+        is_paused: whether no update runs until it is written, so large tables need not be copied.
         position: how far the data shards were read before this, to be saved with it.
 
         Raises:
@@ -245,14 +245,14 @@ class Checkpoints:
         return None
 
     def _stamp_of(self, path: str) -> int:
-        """Of the copy that a checkpoint was written from; 0: it is not known."""
+        """Of the copy that a checkpoint was written from; 0 if it is unknown."""
         try:
             return SavedState.of_text(Path(path + SUFFIX).read_text(encoding="utf-8")).stamp
         except (OSError, ValueError):
             return 0
 
     def write(self, session: Session, copied: Copied) -> Transferred:
-        """Writes what was copied last.  May be called in another thread than `copy`, one call at a time.
+        """Writes the last copy.  May be called in another thread than `copy`, one call at a time.
 
         Raises:
             CheckpointError: it could not be written, or another process made a copy or wrote a checkpoint since.
@@ -271,7 +271,7 @@ class Checkpoints:
                 if not snapshot.is_ours(session):
                     raise CheckpointError(f"{failure}: another chief has begun one since")
                 if not snapshot.is_current(session, state):
-                    raise CheckpointError(f"{failure}: somebody trained meanwhile")
+                    raise CheckpointError(f"{failure}: variables were updated meanwhile")
                 if self.owner:
                     self.owner.require_now()
                 path = self._folder.publish_delta(new) if changes else self._folder.publish(new)
@@ -281,7 +281,7 @@ class Checkpoints:
                 snapshot.release(session, self._snapshots)
 
     def save(self, session: Session) -> Transferred | None:
-        """`copy`, then `write`, while nobody trains."""
+        """`copy`, then `write`, while no worker trains."""
         copied = self.copy(session, is_paused=True)
         return None if copied is None else self.write(session, copied)
 
@@ -304,7 +304,7 @@ class Checkpoints:
         return SavedState(step_of(path) or 0)
 
     def is_unlike(self, state: SavedState) -> str:
-        """In what the model differs from that of a checkpoint with these counters; empty: in nothing that is known."""
+        """How the model differs from that of a checkpoint with these counters; empty if no difference is known."""
         if state.identity is None:
             return ""
         both, whose = (self._identity, state.identity), "the checkpoint"
@@ -344,7 +344,7 @@ class Checkpoints:
         try:
             with self._folder.scratch("probe") as scratch:
                 return self._shared.obstacle(session, scratch)
-        except OSError as error:  # of the chief's own; what there is can be read nevertheless
+        except OSError as error:  # of the chief's own test file; the checkpoint may be readable nevertheless
             return f"the folder cannot be written: {error.strerror}"
 
     def _changes(self, path: str) -> RowChanges | None:
@@ -366,7 +366,7 @@ class Checkpoints:
         return changes
 
     def _sources(self, path: str) -> dict[str, Source]:
-        """Where each entry is; what a delta does not have of tables is in its whole checkpoint."""
+        """Where each entry is; rows of tables that a delta lacks are in its whole checkpoint."""
         there, whole = contents_of(path), whole_of(path)
         if whole is None:
             return self._found(path, there, self._entries)
@@ -386,12 +386,12 @@ class Checkpoints:
 
 
 def written(path: str) -> tuple[str, int]:
-    """Tells a checkpoint from an earlier one of its name."""
+    """Distinguishes a checkpoint from an earlier one of its name."""
     return path, written_ns(path)
 
 
 def _of_one_round(snapshot: Snapshot, session: Session) -> tuple[SavedState, RowChanges | None]:
-    """Copies until no round is applied meanwhile: with backup workers none waits for the one that copies."""
+    """Copies until no round is applied meanwhile: with backup workers no round waits for the chief."""
     for _ in range(COPIES - 1):
         try:
             return snapshot.take(session)
@@ -402,7 +402,7 @@ def _of_one_round(snapshot: Snapshot, session: Session) -> tuple[SavedState, Row
 
 @contextmanager
 def failing(what: str, advice: str = "", kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
-    """Makes what goes wrong inside with a checkpoint an error of this kind, but for a session that is lost."""
+    """Raises a failure inside as an error of this kind, but for a session that is lost."""
     try:
         yield
     except (*LOST_SESSION, FolderOwnedError):

@@ -1,10 +1,10 @@
-"""What a checkpoint holds: the variables on the ps under the model's own names.
+"""The content of a checkpoint: the variables on the ps under the model's own names.
 
 A variable `w` is saved as `w`, one slice of whole rows for each of its buckets, or of a table in a group for each ps,
 which every reader sees as one tensor; so are the parts of a variable that a partitioner made.  The optimizer's slots
 are named as stock TensorFlow names them, `w/Momentum`, `w/Adam`, `w/Adam_1`; a row of one may have other entries than
-a row of `w`.  What the optimizer keeps once a bucket
-(Adam's powers of beta) is saved once a variable, that of its first bucket, as `w/beta1_power`; and once more under the
+a row of `w`.  Variables that the optimizer has once a bucket
+(Adam's powers of beta) are saved once a variable, that of its first bucket, as `w/beta1_power`; and once more under the
 stock name `beta1_power`, that of the first variable that has one (`beta1_power_1` of the second optimizer that has one,
 ...).
 """
@@ -21,7 +21,7 @@ from psruntime.core.recovery.checkpoint_names import Entry, Kind
 from psruntime.graph.base.types import Variable
 from psruntime.graph.dynamic.id_sets import IDLE, LAST_USED
 from psruntime.graph.model.capture import Partition
-from psruntime.graph.ops.row_portions import row_portions
+from psruntime.graph.ops.row_chunks import row_chunks
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
@@ -30,7 +30,7 @@ from psruntime.graph.store.bucket_store import GLOBAL_STEP
 class CheckpointPart:
     """A variable on a ps as part of a checkpoint.
 
-    entry: the logical tensor that it is, or is a slice of.  shape: of the part there.
+    entry: the logical tensor that it is, or is a slice of.  shape: of the part in the entry.
     begin: where the part begins in the entry, by axis; empty for its beginning.
     offset: where the part begins in the variable, in entries.
     stride: in rows of the entry; a part of a table group has every so manieth row.
@@ -52,7 +52,7 @@ class CheckpointPart:
 
     @property
     def slice_spec(self) -> str:
-        """In which slice of the entry it is, in the form of `tf.raw_ops.SaveV2`; empty for all of it."""
+        """Its slice of the entry, in the form of `tf.raw_ops.SaveV2`; empty for all of it."""
         if self.stride == 1:
             return slice_spec(self.entry, self.begin, self.shape)
         return slice_spec(self.entry, self.begin, ((self.shape[0] - 1) * self.stride + 1, *self.shape[1:]))
@@ -68,7 +68,7 @@ class CheckpointPart:
 
     @property
     def moved_bytes(self) -> int:
-        """That are read for it."""
+        """Bytes that are read for it."""
         return self.size_bytes * self.stride
 
     @property
@@ -78,13 +78,13 @@ class CheckpointPart:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """(first row in the variable, number of rows); the rows of one that holds several parts are single entries."""
+        """(first row in the variable, number of rows); in a variable of several parts a row is a single entry."""
         row_size = max(1, prod(self.variable.shape.as_list()[1:]))
         return self.offset // row_size, self.size // row_size
 
     def in_rows(self) -> list[CheckpointPart]:
-        """The same in portions of whole rows; itself if it is small."""
-        ranges = list(row_portions(self.shape, self.variable.dtype.base_dtype.size * self.stride))
+        """The same in chunks of whole rows; itself if it is small."""
+        ranges = list(row_chunks(self.shape, self.variable.dtype.base_dtype.size * self.stride))
         if len(ranges) == 1:
             return [self]
         begin, row_size = self.begin or (0,) * len(self.shape), prod(self.shape[1:])
@@ -98,25 +98,25 @@ class CheckpointPart:
 
 
 @dataclass(frozen=True)
-class WovenPart:
-    """Rows of a table of a group, one after the other, as they are written: each ps has every so manieth of them.
+class InterleavedPart:
+    """Consecutive rows of a table of a group, as they are written; on the ps they are interleaved.
 
-    strands: the part of every ps, in the order of their first rows.  first: row of the table.  ps: which writes.
+    slices: the part of every ps, in the order of their first rows.  first: row of the table.  ps: which writes.
     """
 
-    strands: tuple[CheckpointPart, ...]
+    slices: tuple[CheckpointPart, ...]
     first: int
     rows: int
     ps: int
 
     @property
     def entry(self) -> Entry:
-        return self.strands[0].entry
+        return self.slices[0].entry
 
     @property
     def variable(self) -> Variable:
         """The first that it has rows of."""
-        return self.strands[0].variable
+        return self.slices[0].variable
 
     @property
     def of_table(self) -> bool:
@@ -124,34 +124,34 @@ class WovenPart:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.rows, *self.strands[0].shape[1:])
+        return (self.rows, *self.slices[0].shape[1:])
 
     @property
     def slice_spec(self) -> str:
         """As CheckpointPart.slice_spec."""
-        begin = self.strands[0].begin
+        begin = self.slices[0].begin
         return slice_spec(self.entry, (begin[0] + self.first, *begin[1:]), self.shape)
 
     @property
     def moved_bytes(self) -> int:
-        """That are written for it."""
+        """Bytes that are written for it."""
         return prod(self.shape) * int(self.variable.dtype.size)
 
-    def in_rows(self) -> list[WovenPart]:
+    def in_rows(self) -> list[InterleavedPart]:
         """As CheckpointPart.in_rows."""
-        ranges = row_portions(self.shape, self.variable.dtype.base_dtype.size)
+        ranges = row_chunks(self.shape, self.variable.dtype.base_dtype.size)
         return [replace(self, first=self.first + start, rows=rows) for start, rows in ranges]
 
-    def of_strand(self, number: int) -> tuple[int, int, int]:
-        """(first row in the variable of the strand, number of rows, place of the first among the rows here).
+    def of_slice(self, number: int) -> tuple[int, int, int]:
+        """(first row in the variable of the slice, number of rows, position of the first among the rows here).
 
         A row here may be several in the variable: a set of a dynamic table.
         """
-        strand, stride = self.strands[number], len(self.strands)
+        part, stride = self.slices[number], len(self.slices)
         skipped = len(range(number, self.first, stride))
         rows = len(range(number, self.first + self.rows, stride)) - skipped
-        begin, count = strand.rows
-        of_a_row = count // strand.shape[0]
+        begin, count = part.rows
+        of_a_row = count // part.shape[0]
         return begin + skipped * of_a_row, rows * of_a_row, number + skipped * stride - self.first
 
 
@@ -197,13 +197,13 @@ def parts_of(graph: TrainGraph) -> list[CheckpointPart]:
 
 
 def suffix_of(variable: Variable) -> str:
-    """What a variable that is kept beside a master is called in a checkpoint, after the name of the model's variable:
-    as its optimizer calls it; of points of time, how long ago these are."""
+    """The suffix of a variable beside a master, after the name of the model's variable, in a checkpoint: its name in
+    the optimizer; of points of time that of how long ago these are."""
     return str(variable.op.name.rpartition("/")[2]).replace(LAST_USED, IDLE)
 
 
 def _stock_names(graph: TrainGraph) -> dict[tuple[int, str], str]:
-    """(rule, what its optimizer calls a variable of all that it updates) -> its name in stock.
+    """(rule, the optimizer's name of a variable that it has once) -> its name in stock.
 
     Stock adds `_1`, ... to the name that another optimizer has used before.
     """
@@ -222,7 +222,7 @@ def step_part(graph: TrainGraph) -> CheckpointPart:
 
 
 def to_read(parts: list[CheckpointPart]) -> list[CheckpointPart]:
-    """The parts that are restored: what a bucket has once for all its variables comes from the first of them."""
+    """The parts that are restored: a variable that a bucket has once is read from the part of its first variable."""
     read: list[CheckpointPart] = []
     for part in parts:
         if part.entry.kind is not Kind.SHARED or not read or read[-1].variable is not part.variable:
@@ -230,17 +230,17 @@ def to_read(parts: list[CheckpointPart]) -> list[CheckpointPart]:
     return read
 
 
-def to_write(parts: list[CheckpointPart]) -> list[CheckpointPart | WovenPart]:
-    """The parts that are saved: of what every bucket has its own copy, the first, and that under its stock name too.
+def to_write(parts: list[CheckpointPart]) -> list[CheckpointPart | InterleavedPart]:
+    """The parts that are saved: of variables that every bucket has once, the first, also under its stock name.
 
-    The rows of a table of a group are put in order: each ps writes as many, one after the other.
+    The rows of a table of a group are written in order: each ps writes as many, one after the other.
     """
-    written: list[CheckpointPart | WovenPart] = []
+    written: list[CheckpointPart | InterleavedPart] = []
     names: set[str] = set()
-    strands: dict[tuple[str, str], list[CheckpointPart]] = {}
+    slices: dict[tuple[str, str], list[CheckpointPart]] = {}
     for part in parts:
         if part.stride > 1:
-            strands.setdefault((part.entry.name, part.of), []).append(part)
+            slices.setdefault((part.entry.name, part.of), []).append(part)
             continue
         if part.entry.kind is not Kind.SHARED:
             written.append(part)
@@ -249,23 +249,23 @@ def to_write(parts: list[CheckpointPart]) -> list[CheckpointPart | WovenPart]:
             if name not in names:
                 names.add(name)
                 written.append(replace(part, entry=replace(part.entry, name=name)))
-    return written + [woven for of_one in strands.values() for woven in _woven(of_one)]
+    return written + [part for of_one in slices.values() for part in _interleaved(of_one)]
 
 
-def _woven(strands: list[CheckpointPart]) -> list[WovenPart]:
+def _interleaved(slices: list[CheckpointPart]) -> list[InterleavedPart]:
     """All rows of the parts of one table, a part for each ps."""
-    strands = sorted(strands, key=lambda strand: strand.begin)
-    rows, count = sum(strand.shape[0] for strand in strands), len(strands)
+    slices = sorted(slices, key=lambda part: part.begin)
+    rows, count = sum(part.shape[0] for part in slices), len(slices)
     edges = [rows * i // count for i in range(count + 1)]
-    every_ps = sorted(strand.ps for strand in strands)
+    every_ps = sorted(part.ps for part in slices)
     return [
-        WovenPart(tuple(strands), start, end - start, ps)
+        InterleavedPart(tuple(slices), start, end - start, ps)
         for ps, (start, end) in zip(every_ps, pairwise(edges), strict=True)
     ]
 
 
 def _shared(name: str, stock: str, variable: Variable, ps: int) -> CheckpointPart:
-    """A copy of what stock has once for all variables."""
+    """A copy of a variable that stock has once for all variables."""
     shape = tuple(variable.shape.as_list())
     return CheckpointPart(Entry(name, shape, variable.dtype.base_dtype.name, Kind.SHARED, stock), variable, ps, shape)
 
@@ -293,7 +293,7 @@ def _slice(
 
 
 def _row_shape(variable: Variable, rows: int, spec: VariableSpec) -> tuple[int, ...]:
-    """What a variable of a bucket has for each row of its table, whose bucket has so many rows."""
+    """The shape of a variable's entries for each row of its table, whose bucket has `rows` rows."""
     first, *others = variable.shape.as_list()
     rows //= WAYS if spec.dynamic else 1  # the rows of a dynamic table are sets
     return (first // rows, *others) if first > rows else tuple(others)

@@ -1,8 +1,8 @@
 """The folder of the checkpoints: how a new one becomes one of them.
 
 The file `checkpoint` lists them (listing.py).  A new one is written into a folder of its own,
-`.unfinished-NAME-TOKEN`, moved out of it when it is complete and on the disk, and listed last; so whatever is listed is
-whole, at any moment.  What a process that was killed left behind is removed when the next one is begun.
+`.unfinished-NAME-TOKEN`, moved out of it when it is complete and on the disk, and listed last; so every listed one is
+whole, at any moment.  The leftovers of a process that was killed are removed when the next one is started.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Unfinished:
     """A checkpoint that is being written.
 
     folder: for its files.  merged: the prefix there of those that are to be published.  path: where they will be.
-    listed: the checkpoints that were listed when it was begun.  whole: of a delta, the checkpoint that it belongs to.
-    deltas: those of `whole` that were there when it was begun.
+    listed: the checkpoints that were listed when it was started.  whole: of a delta, the checkpoint that it belongs to.
+    deltas: those of `whole` that were there when it was started.
     """
 
     folder: str
@@ -102,12 +102,12 @@ class CheckpointFolder:
 
     @contextlib.contextmanager
     def unfinished(self, global_step: int, whole: str | None = None) -> Iterator[Unfinished]:
-        """A place to write a new checkpoint to, while open; what is in it then and was not published is removed.
+        """A folder to write a new checkpoint to, while open; files in it that were not published are removed then.
 
         Its name is never that of a listed one: one of the same step stays as it is until this one is listed.
         whole: the checkpoint that it is a delta of.
         """
-        os.makedirs(self.path, exist_ok=True)  # who became the chief in training may have a disk of its own
+        os.makedirs(self.path, exist_ok=True)  # a worker that became the chief in training may have a disk of its own
         for left_behind in glob.glob(os.path.join(glob.escape(self.path), f"{_UNFINISHED}*")):
             self._clear(left_behind)
         listed = self.listed()
@@ -130,10 +130,10 @@ class CheckpointFolder:
     def publish_delta(self, new: Unfinished) -> str:
         """Moves the files of a delta beside those of its checkpoint, and removes the deltas that were there.
 
-        Those of a higher step, too: the training went back to an older state, since they are damaged.
+        Also those of a higher step: they are damaged, and the training went back to an older state.
 
         Raises:
-            CheckpointError: another process has written a checkpoint or a delta meanwhile, or has taken this one for
+            CheckpointError: another process has written a checkpoint or a delta meanwhile, or has removed this one as
                 left behind.
         """
         self._require_alone(new)
@@ -145,14 +145,14 @@ class CheckpointFolder:
         for file in files:
             _to_disk(file)
             if file is files[-1]:
-                _to_disk(self.path)  # what the index says is there before it
+                _to_disk(self.path)  # the files that the index names are there before it
             os.replace(file, os.path.join(self.path, os.path.basename(file)))
         _to_disk(self.path)
         self._remove_deltas(new.whole, [new.path])
         return new.path
 
     def _remove_deltas(self, whole: str, kept: Sequence[str]) -> None:
-        """Removes the deltas of a checkpoint but for those that are kept, and what is left of others."""
+        """Removes the deltas of a checkpoint but for those that are kept, and leftovers of others."""
         prefix = f"{whole}{DELTA}"
         files = glob.glob(f"{glob.escape(prefix)}*")
         for file in sorted(files, key=lambda name: not name.endswith(".index")):
@@ -191,7 +191,7 @@ class CheckpointFolder:
             )
 
     def _rename(self, path: str, usual: str, listed: list[str], folder: str) -> str:
-        """Gives the newest checkpoint its usual name, whose files are listed no more; returns the name that it has."""
+        """Renames the newest checkpoint to its usual name, which is listed no more; returns the name that it has."""
         try:
             for file in _files(path):
                 os.link(file, usual + file.removeprefix(path))
@@ -214,7 +214,7 @@ class CheckpointFolder:
         _to_disk(self.path)
 
     def _clear(self, folder: str) -> None:
-        """Removes what a write has left behind: its folder, and what it moved and did not list, or did not remove."""
+        """Removes the leftovers of a write: its folder, and files that it moved and did not list, or did not remove."""
         listed = self.listed()
         with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, _PASSING), encoding="utf-8") as file:
             for path in (os.path.join(self.path, name) for name in json.load(file)):
@@ -224,7 +224,7 @@ class CheckpointFolder:
 
 
 def names_of(global_step: int) -> tuple[str, str]:
-    """What a checkpoint of this step is called, and what while one of that name is listed."""
+    """(the name of a checkpoint of this step, that while one of the first name is listed)."""
     return f"model.ckpt-{global_step}", f"model.ckpt-again-{global_step}"
 
 
@@ -235,7 +235,7 @@ def _files(path: str) -> list[str]:
 
 
 def _to_disk(path: str) -> None:
-    """What is listed must be there after a crash of the machine, too.  path: a file or folder."""
+    """Syncs a file or folder, so that a listed checkpoint is there after a crash of the machine, too."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -2,9 +2,9 @@
 
 Beside one of them, NAME, may be a delta, NAME.delta-STEP: a checkpoint of a later step without the rows of tables that
 were not touched since NAME.  It needs NAME alone, and no other delta.  It is complete if it has an index, and is in no
-list: who needs a whole checkpoint, as stock TensorFlow does, finds the others.
+list: a reader of whole checkpoints, as stock TensorFlow is, finds the others.
 
-The folder may be on any file system that TensorFlow knows (`gs://...`).
+The folder may be on any file system that TensorFlow reaches (`gs://...`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CheckpointList:
         return newest
 
     def not_in(self, path: str) -> str:
-        """For people: what a newer delta of the checkpoint has that it has not; empty if there is none."""
+        """For people: that a newer delta of the checkpoint has later updates; empty if there is none."""
         delta = self.delta_of(path)
         return f"this is {path}; the rows of the newer {delta} are not in it" if delta else ""
 
@@ -89,7 +89,7 @@ class CheckpointList:
         return sorted(deltas, key=lambda each: (step_of(each) or 0, written_ns(each)), reverse=True)
 
     def require(self, path: str) -> None:
-        """DamagedCheckpointError if the files of a listed checkpoint are gone."""
+        """Raises DamagedCheckpointError if the files of a listed checkpoint are gone."""
         if not _is_there(path):
             raise DamagedCheckpointError(
                 f"checkpoint {path} is missing but listed in {self.path}/checkpoint; "
@@ -118,7 +118,7 @@ class CheckpointList:
         return state
 
     def _require_none(self) -> None:
-        """CheckpointError if there is a list after all, or the folder cannot be reached."""
+        """Raises CheckpointError if there is a list after all, or the folder cannot be reached."""
         try:
             if not tf1.gfile.Exists(f"{self.path}/checkpoint"):
                 return
@@ -140,7 +140,7 @@ class CheckpointList:
 
 
 def delta_names(whole: str, global_step: int) -> tuple[str, str]:
-    """What a delta of the checkpoint `whole` is called, and what while there is one of that name."""
+    """(the name of a delta of the checkpoint `whole`, that while there is one of the first name)."""
     return f"{whole}{DELTA}{global_step}", f"{whole}{DELTA}again-{global_step}"
 
 
@@ -158,7 +158,7 @@ def step_of(path: str) -> int | None:
 
 def newest_step(folder: str, whole: bool = False) -> int | None:
     """Global step of the newest checkpoint of a folder, by its name; None without a folder, if there is none there, or
-    none that can be told.
+    if its name has none.
 
     whole: of the newest that is no delta.
     """
@@ -181,7 +181,7 @@ def is_remote(path: str) -> bool:
 def written_ns(path: str) -> int:
     """When a checkpoint was written, in ns since the epoch; 0 if it is gone.
 
-    TensorFlow's own Stat knows whole seconds alone.
+    TensorFlow's own Stat has whole seconds alone.
     """
     index = f"{path}.index"
     try:

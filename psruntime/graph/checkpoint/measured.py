@@ -1,5 +1,5 @@
-"""The checkpoints of a job as an evaluator measures them: each new one.  Its values are also written beside the
-checkpoints, as summaries of TensorBoard and as lines of JSON.
+"""Measures each new checkpoint of a job, in an evaluator.  The values are also written beside the checkpoints, as
+summaries of TensorBoard and as lines of JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HISTORY = "evaluations.jsonl"
 
 
 class MeasuredCheckpoints:
-    """Measures the checkpoints of `folder` one after the other.  What is written goes to the folder `out`, if any.
+    """Measures the checkpoints of `folder` one after the other, and writes the values to the folder `out`, if any.
 
     on_values: called with the path of each, its global step and its metrics by name.  best: keeps the best one.
 
@@ -53,7 +53,7 @@ class MeasuredCheckpoints:
     def measure_next(self) -> bool:
         """Measures the oldest that is new; returns False if there is none.
 
-        One that is removed meanwhile, as more are written than are measured, is passed over.
+        One that is removed meanwhile, as more are written than are measured, is skipped.
 
         Raises:
             UsageError, UserCodeError: the model or its input fails, as it would with the next one.
@@ -62,17 +62,17 @@ class MeasuredCheckpoints:
         if path is None:
             return False
         global_step = step_of(path) or 0
-        with self._best.held(path, global_step) if self._best else nullcontext() as held:
-            self._measure(path, global_step, held)
+        with self._best.linked(path, global_step) if self._best else nullcontext() as linked:
+            self._measure(path, global_step, linked)
         return True
 
     def close(self) -> None:
-        """Ends the file of the summaries."""
+        """Closes the file of the summaries."""
         self._writer.close()
 
-    def _measure(self, path: str, global_step: int, held: Unfinished | None) -> None:
+    def _measure(self, path: str, global_step: int, linked: Unfinished | None) -> None:
         try:
-            values = self._evaluation.measure(held.merged if held else path)
+            values = self._evaluation.measure(linked.merged if linked else path)
         except (tf1.errors.OpError, ValueError) as error:
             if self._is_gone(path):
                 self._log("passed_over", global_step=global_step, reason="it was removed before it was measured")
@@ -84,11 +84,11 @@ class MeasuredCheckpoints:
         if self._out:
             self._write(global_step, values)
         self._on_values(path, global_step, values)
-        if self._best and held:
-            self._best.keep_if_best(held, values)
+        if self._best and linked:
+            self._best.keep_if_best(linked, values)
 
     def _next(self) -> str | None:
-        """The next new checkpoint.  A list that cannot be read is told once: the next look may find it whole."""
+        """The next new checkpoint.  A list that cannot be read is logged once: the next look may find it whole."""
         try:
             path = self._new.next()
         except CheckpointError as error:
@@ -107,7 +107,7 @@ class MeasuredCheckpoints:
 
     def _write(self, global_step: int, values: dict[str, float]) -> None:
         if not self._writer.write(global_step, values) or not os.path.isdir(self._out):
-            return  # it is one that only TensorFlow reaches, as gs://, or it cannot be written
+            return  # only TensorFlow reaches it, as gs://, or it cannot be written
         try:
             history.append(os.path.join(self._out, HISTORY), global_step, time.time(), values)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Which checkpoints of a folder are new to a process that looks now and then."""
+"""Which checkpoints of a folder are new since a process last looked."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
 """Which job a folder of checkpoints belongs to: that of the mark in it, the file `.owner`.
 
-The chief of a job writes the mark before it prepares a view, and writes it anew once a lease.  An evaluator owns
-nothing.  There are no locks, which a network file system does not keep: the mark is made by a hard link and replaced by
-a rename, both of which are atomic there.
+The chief of a job writes the mark before it prepares a view, and renews it once a lease.  An evaluator owns nothing.
+There are no locks, which a network file system does not keep: the mark is made by a hard link and replaced by a rename,
+both of which are atomic there.
 
-A second job never compares clocks, which differ between machines: it looks whether the mark changes.  One that stays
-the same for two leases of its job is dead.  It need not be waited for where
+A second job never compares clocks, which differ between machines: it looks whether the mark changes.  A mark that
+stays the same for two leases of its job is dead.  A job takes the folder at once where the mark
 
-- it is the writer's own;
-- it names a ps of this view, or of an earlier one that this process has seen: another chief of the same job wrote it.
-  Addresses of ps tell jobs apart also if their names and coordinators are called the same, since a live ps has its port
+- is the process's own;
+- names a ps of this view, or of an earlier one that this process has seen: another chief of the same job wrote it.
+  Addresses of ps distinguish jobs also if their names and coordinators are equal, since a live ps has its port
   for itself;
-- its chief was on this machine and is gone, and nothing listens at its coordinator's address, or that is this job's.
+- is of a chief on this machine that is gone, and nothing listens at its coordinator's address, or that is this job's.
 
-Another mark of the same name and coordinator may be that of a chief that was replaced together with ps 0 and has yet to
-hear of it: it ends no process unless it changes for more than two leases, and no checkpoint is published meanwhile.
+Another mark of the same name and coordinator may be that of a chief that was replaced together with ps 0 and has no
+report of it: it ends no process unless it changes for more than two leases, and no checkpoint is published meanwhile.
 
-A job that has ended has removed its mark.  A disk that is full keeps no mark from being renewed: its time is set then.
+A job that has ended has removed its mark.  On a full disk a mark is renewed by its time alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOOK_S = 0.2  # how often a mark that may be dead is looked at
 CONNECT_S = 1.0
 LOOPBACK = ("127.", "localhost:", "[::1]:")
 
-Seen = tuple[str, int]  # text and time of a mark; a change of either is a sign of life
+Seen = tuple[str, int]  # text and time of a mark; a change of either shows a live job
 
 
 class FolderOwner:
@@ -65,20 +65,20 @@ class FolderOwner:
         self._seen_ps: set[str] = set()  # of all views
         self._owns = self._fails = False
         self._instructions: Callable[[], Instructions] | None = None
-        self._first: tuple[Seen, float] | None = None  # a mark of another job, and since when it is as it is
-        self._watched_s: float | None = None  # since when there is one
+        self._first: tuple[Seen, float] | None = None  # a mark of another job, and since when it is unchanged
+        self._watched_s: float | None = None  # since when there is such a mark
         self._lock, self._ended = threading.Lock(), threading.Event()
         self.lost = ""
 
     def claim(self, ps: Collection[str], look: Callable[[], None] = lambda: None, begins: bool = True) -> None:
-        """Makes the folder this job's, at once or after the mark of a dead job was watched for two leases.
+        """Marks the folder as this job's, at once or after the mark of a dead job was watched for two leases.
 
         ps: addresses of the view.  look: called while the mark is watched; may raise.  begins: whether nothing has been
         trained yet; a job that has trained continues where its folder cannot be marked.
 
         Raises:
             FolderOwnedError: it is a live job's.
-            CheckpointError: the job begins, and the mark cannot be read or written.
+            CheckpointError: nothing has been trained yet, and the mark cannot be read or written.
         """
         try:
             os.makedirs(self._folder, exist_ok=True)
@@ -102,8 +102,8 @@ class FolderOwner:
         self.require()
 
     def keep(self, instructions: Callable[[], Instructions]) -> None:
-        """Renews the mark once a lease, in a thread, while this process writes the next checkpoint: as the chief of
-        variables that may be used, or that it prepares."""
+        """Renews the mark once a lease, in a thread, while this process is the chief of variables that may be used, or
+        that it prepares."""
         self._instructions = instructions
 
         def renew() -> None:
@@ -120,11 +120,11 @@ class FolderOwner:
         threading.Thread(target=renew, name="owner", daemon=True).start()
 
     def stop(self) -> None:
-        """This process has left the job, which may go on: renews the mark no more."""
+        """Stops renewing the mark: this process has left the job, which may continue."""
         self._ended.set()
 
     def saw(self, ps: Collection[str]) -> None:
-        """A view of the job has these ps, by their addresses."""
+        """Notes that a view of the job has these ps, by their addresses."""
         self._seen_ps.update(ps)
 
     def require(self) -> None:
@@ -133,9 +133,9 @@ class FolderOwner:
             raise FolderOwnedError(self.lost)
 
     def require_now(self) -> None:
-        """The same, after a look at the mark.  What cannot be read is no reason.
+        """The same, after a look at the mark.  A mark that cannot be read is no reason.
 
-        A chief that has just followed another one knows by the ps of its view that the mark is its own job's.
+        A chief that has just replaced another one sees by the ps of its view that the mark is its own job's.
 
         Raises:
             CheckpointError: another chief of this job, as it seems, has marked it.
@@ -148,7 +148,7 @@ class FolderOwner:
             raise CheckpointError(f"another chief has marked {self._folder} since")
 
     def release(self) -> None:
-        """The job is over: removes its mark, whichever of its workers wrote it."""
+        """The job is over: removes its mark, also one that another of its workers wrote."""
         self.stop()
         with self._lock, suppress(OSError):
             seen = self._read()
@@ -215,7 +215,7 @@ class FolderOwner:
         )
 
     def _read(self) -> Seen | None:
-        """Opened each time: so a network file system asks its server."""
+        """Opens the file each time, so that a network file system asks its server."""
         try:
             with open(self._path, encoding="utf-8", errors="replace") as file:
                 return file.read(), os.fstat(file.fileno()).st_mtime_ns
@@ -223,8 +223,8 @@ class FolderOwner:
             return None
 
     def _write(self, seen: Seen | None) -> bool:
-        """Writes the mark in place of one of this job, or where there is none; returns whether it is this process's:
-        another may be faster there."""
+        """Replaces a mark of this job, or writes one where there is none; returns whether it is this process's, since
+        another process may be faster."""
         self._count += 1
         facts = {
             "job_id": self._job_id, "coordinator": self._coordinator, "lease_s": self._lease_s, "ps": self._ps,
@@ -248,7 +248,7 @@ class FolderOwner:
         return True
 
     def _take_over(self, seen: Seen) -> bool:
-        """Moves a dead mark aside, which one process can, and looks whether it was that."""
+        """Moves a dead mark aside, which only one process can, and checks that it was this mark."""
         aside = f"{self._path}-dead-{self._writer}"
         with suppress(FileNotFoundError):
             os.rename(self._path, aside)
@@ -264,7 +264,7 @@ class FolderOwner:
             with suppress(FileNotFoundError):
                 os.remove(aside)
         self._first = None
-        return False  # the next look finds none, or that of who was faster
+        return False  # the next look finds none, or that of a faster process
 
 
 def _ps_of(instructions: Instructions) -> list[str]:
@@ -299,7 +299,7 @@ def _is_gone(facts: dict[str, Any], own_coordinator: str) -> bool:
 
 
 def _machine() -> str:
-    """This machine since it was booted, and which of its processes and ports are seen here."""
+    """Identifies this machine since its boot, and the namespaces of its processes and ports."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return " ".join([file.read().strip(), *(os.readlink(f"/proc/self/ns/{name}") for name in ("pid", "net"))])

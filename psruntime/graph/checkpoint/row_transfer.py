@@ -1,6 +1,6 @@
-"""Moves the touched rows of tables between the ps and files, in portions, by a few operations for each bucket.
+"""Moves the touched rows of tables between the ps and files, in chunks, by a few operations for each bucket.
 
-A run moves one portion on each ps.  Which one is fed, so the graph does not grow with the number of tables.
+A run moves one chunk on each ps.  Its rows are fed, so the graph does not grow with the number of tables.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from psruntime.core.accounting.row_changes import RowChanges, TableRange, Touche
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import ps_device, worker_cpu
 from psruntime.graph.base.types import Feed, Op, Session, Tensor
-from psruntime.graph.checkpoint.table_parts import Place, TablePart, TouchedCopy, prefix_of
+from psruntime.graph.checkpoint.table_parts import TablePart, TableSlice, TouchedCopy, prefix_of
 from psruntime.graph.store.write_fence import WriteFence
 
-NUMBERS = "row"  # name of the tensor that says which rows the others are of
-NOWHERE = Place("", 0, 1, 0, 0)
+NUMBERS = "row"  # name of the tensor of the row numbers that the other tensors are of
+NOWHERE = TableSlice("", 0, 1, 0, 0)
 
 T = TypeVar("T")
 
@@ -43,9 +43,9 @@ class RowWriter:
 
         def runs(number: int) -> Iterator[tuple[Op, Feed]]:
             begin, part = 0, parts[number]
-            for portion, rows in enumerate(part.portions):
-                prefixes.append(f"{folder}/rows-{number}-{portion}")
-                yield savings[number].run(prefixes[-1], f"{part.prefix}/{portion}", begin, rows)
+            for chunk, rows in enumerate(part.portions):
+                prefixes.append(f"{folder}/rows-{number}-{chunk}")
+                yield savings[number].run(prefixes[-1], f"{part.prefix}/{chunk}", begin, rows)
                 begin += rows
 
         of_ps: dict[int, list[tuple[Op, Feed]]] = {}
@@ -59,7 +59,7 @@ class RowWriter:
 
 
 class RowReader:
-    """Gives rows of tables what was saved of them; in the current graph, for worker `index` as the chief."""
+    """Restores rows of tables; in the current graph, for worker `index` as the chief."""
 
     def __init__(self, parts: Sequence[TablePart], index: int, fence: WriteFence) -> None:
         self._fence = fence
@@ -73,7 +73,7 @@ class RowReader:
         self._notes = [_Note(part, fence) for part in parts if part.flags]
 
     def begin(self, session: Session, stamp: int, every_ps: Collection[int], incarnation: int) -> None:
-        """Notes that these ps hold the rows of the copy of this stamp; what is read after that was touched since."""
+        """Notes that these ps have the rows of the copy of this stamp; rows that are read later were touched since."""
         notes = [note for note in self._notes if note.ps in every_ps]
         self._fence.run(session, incarnation, [note.begin for note in notes], {note.stamp: stamp for note in notes})
 
@@ -86,12 +86,12 @@ class RowReader:
         every_ps: Collection[int],
         incarnation: int,
     ) -> None:
-        """Writes them over the rows on these ps, which are as the checkpoint before has them.
+        """Restores touched rows on these ps, whose other rows are those of the whole checkpoint.
 
         Raises:
-            CheckpointError: rows of a table are there that is none here.
+            CheckpointError: the model lacks a table that has rows there.
         """
-        here = {place.table for part in self._parts for place in part.places}
+        here = {each.table for part in self._parts for each in part.slices}
         there = {table.name for part in changes.parts for table in part.tables}
         if missing := sorted(there - here):
             raise CheckpointError(
@@ -110,7 +110,7 @@ class RowReader:
 
 
 def _together(of_ps: dict[int, list[T]], sharded: bool) -> Iterator[list[T]]:
-    """What one run does: something on each ps, or, where the chief moves all, one thing."""
+    """The work of each run: one item of each ps, or, where the chief moves all, one item."""
     if sharded:
         for run in zip_longest(*of_ps.values()):
             yield [each for each in run if each is not None]
@@ -119,7 +119,7 @@ def _together(of_ps: dict[int, list[T]], sharded: bool) -> Iterator[list[T]]:
 
 
 class _Saving:
-    """Writes a portion of the touched rows of one copy, on `device`."""
+    """Writes a chunk of the touched rows of one copy, on `device`."""
 
     def __init__(self, copy: TouchedCopy, device: str) -> None:
         self._names = [NUMBERS, *copy.part.kept]
@@ -129,7 +129,7 @@ class _Saving:
         with tf1.device(ps_device(copy.part.bucket.ps)):
             self._begin = tf1.placeholder(tf1.int64, [], name="begin")
             self._rows = tf1.placeholder(tf1.int64, [], name="rows")
-        tensors = copy.portion(self._begin, self._rows)
+        tensors = copy.chunk(self._begin, self._rows)
         with tf1.device(device):
             self._save = tf1.raw_ops.SaveV2(
                 prefix=self._prefix,
@@ -146,8 +146,8 @@ class _Saving:
 
 
 class _Where(NamedTuple):
-    """The tables that a portion has rows of, int64 [tables] each: from which row of the portion, and where they are in
-    the table, in the bucket that was saved, and in that to which they are restored; see TableRange and Place."""
+    """The tables that a chunk has rows of, int64 [tables] each: from which row of the chunk, and where they are in
+    the table, in the bucket that was saved, and in that to which they are restored; see TableRange and TableSlice."""
 
     first: Tensor
     start: Tensor
@@ -160,7 +160,7 @@ class _Where(NamedTuple):
 
 
 class _Restoring:
-    """Reads portions of touched rows on `device`, and writes those that a part has, on its ps."""
+    """Reads chunks of touched rows on `device`, and writes those that a part has, on its ps."""
 
     def __init__(self, part: TablePart, device: str, fence: WriteFence) -> None:
         self._part = part
@@ -194,26 +194,28 @@ class _Restoring:
         table = tf1.searchsorted(self._where.first, numbers, side="right") - 1
         at = _Where(*(tf1.gather(each, table) for each in self._where))
         ahead = at.start + (rows - at.offset) // per_row * at.stride - at.own_start
-        place = ahead // at.own_stride
+        number = ahead // at.own_stride
         on_this_ps = tf1.equal(tf1.floormod(ahead, at.own_stride), 0)
-        is_own = on_this_ps & (ahead >= 0) & (place < at.own_height)
+        is_own = on_this_ps & (ahead >= 0) & (number < at.own_height)
         is_own.set_shape([None])
-        row = at.own_offset + place * per_row + tf1.floormod(rows, per_row)
+        row = at.own_offset + number * per_row + tf1.floormod(rows, per_row)
         return tf1.boolean_mask(row, is_own), is_own
 
     def runs(self, path: str, changes: RowChanges) -> Iterator[tuple[Op, Feed]]:
-        """All that give the part what the file has of its rows."""
-        places: dict[str, list[Place]] = {}
-        for place in self._part.places:
-            places.setdefault(place.table, []).append(place)
+        """The runs that restore the rows of the part that the file has."""
+        slices: dict[str, list[TableSlice]] = {}
+        for each in self._part.slices:
+            slices.setdefault(each.table, []).append(each)
         for saved in (saved for saved in changes.parts if saved.kind == self._part.kind):
             for number, tables in enumerate(saved.by_portion()):
-                of_tables = [places.get(table.name, []) for _, table in tables]
+                of_tables = [slices.get(table.name, []) for _, table in tables]
                 for i in range(max(map(len, of_tables), default=0)):  # the parts of a table, one after the other
                     own = [of_table[i] if i < len(of_table) else NOWHERE for of_table in of_tables]
                     yield self._run(path, f"{saved.prefix}/{number}", tables, own)
 
-    def _run(self, path: str, named: str, tables: list[tuple[int, TableRange]], own: list[Place]) -> tuple[Op, Feed]:
+    def _run(
+        self, path: str, named: str, tables: list[tuple[int, TableRange]], own: list[TableSlice]
+    ) -> tuple[Op, Feed]:
         where = [
             _Where(first, t.start, t.offset, t.stride, o.start, o.stride, o.height, o.offset)
             for (first, t), o in zip(tables, own, strict=True)
@@ -226,7 +228,7 @@ class _Restoring:
 
 
 class _Note:
-    """Begins to note which rows of a part are touched, on its ps."""
+    """Starts to note which rows of a part are touched, on its ps."""
 
     def __init__(self, part: TablePart, fence: WriteFence) -> None:
         assert part.flags
@@ -238,7 +240,7 @@ class _Note:
 
 
 class _Advance:
-    """Lets the clock of a dynamic table go on, on its ps."""
+    """Advances the clock of a dynamic table, on its ps."""
 
     def __init__(self, part: TablePart, fence: WriteFence) -> None:
         self.part, self.ps = part, part.bucket.ps
@@ -248,11 +250,11 @@ class _Advance:
         fence.guard(self.ps, [self.write])
 
     def feed(self, changes: RowChanges) -> Feed:
-        """What this bucket's clock has counted; if the rows were on other ps, the most that one of theirs has.
+        """The count of this bucket's clock; if the rows were on other ps, the highest of their clocks.
 
         In the modes async and bounded clocks differ by the updates that a ps refused, and so do idle times then.
         """
-        table = self.part.places[0].table
+        table = self.part.slices[0].table
         of_table = [part for part in changes.parts if any(each.name == table for each in part.tables)]
         same = [part.elapsed for part in of_table if part.prefix == prefix_of(self.part)]
         return {self.elapsed: max(same or [part.elapsed for part in of_table], default=0)}

@@ -1,12 +1,12 @@
-"""A copy of the variables on the ps, each beside its own, so that a checkpoint can be written while training goes on.
+"""A copy of the variables on the ps, each on its own, so that a checkpoint can be written while training continues.
 
 A bucket's master, its optimizer's variables and its counters are copied under its mutex, so all are of the same update.
-Of tables it may be the rows alone that were touched since the last copy of everything; or nothing, where nobody
-trains: then they are read where they are, a portion at a time, and no ps needs room for a second one.
+Of tables only the rows may be copied that were touched since the last copy of everything; or nothing, where no worker
+trains: then they are read in place, a chunk at a time, and no ps needs room for a second one.
 TensorFlow copies a dense variable only when it is next updated: until then both share their memory.
 
-Every ps holds one copy, whoever is the chief.  A stamp, a number drawn anew for each copy and written before it, says
-whose copy it is, so a chief that was paused finds that another has made one since.
+Every ps has one copy, also after a change of the chief.  A stamp, a random number that is written before each copy,
+identifies it, so a chief that was paused finds that another has made one since.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.types import Op, Session, Tensor, Variable
 from psruntime.graph.checkpoint.table_parts import MASTER, TablePart, TouchedCopy
 from psruntime.graph.ops.fills import at_run_time
-from psruntime.graph.ops.row_portions import row_portions
+from psruntime.graph.ops.row_chunks import row_chunks
 from psruntime.graph.ops.variable_copy import VariableCopy
 from psruntime.graph.push.guard import locked
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, GLOBAL_STEP, BucketStore, counts_of
 
-# Columns of what a bucket says with its copy: its version, in mode sync the last attempt that it applied, of the
+# Columns of a bucket's counters with its copy: its version, in mode sync the last attempt that it applied, of the
 # global step's bucket the global step, and from there on its ledger.
 _VERSION, _ATTEMPT, _STEP, _LEDGER = range(4)
 
@@ -38,8 +38,8 @@ _VERSION, _ATTEMPT, _STEP, _LEDGER = range(4)
 class Snapshot:
     """One copy of everything, in the current graph.  `take`, then run what `read` builds, then `release`.
 
-    tables: all.  Where it is noted which rows are touched, only_touched leaves the other rows out; if not, rows are
-    touched since this copy from then on.  in_place: whether the tables are not copied.
+    tables: all.  only_touched: whether to leave out untouched rows, where touched ones are noted; if not, rows are
+    noted as touched since this copy.  in_place: whether the tables are not copied.
     touched: the copies of such rows, in the order of the tables; empty unless only_touched.
     """
 
@@ -67,7 +67,7 @@ class Snapshot:
             "counters": [c for c in counters if c is not None],
             "facts": [self._facts[number] for number in range(len(self.touched))],
             "finite": {store.bucket.name: self._is_finite(store) for stores in self._stores for store in stores},
-            "rest": [*ps_copies, *stamped],
+            "others": [*ps_copies, *stamped],
         }
         self._read_stamps = [stamp.value for stamp in self._stamps]
         self._release = [copy.free() for copy in self._copies.values()]
@@ -87,17 +87,17 @@ class Snapshot:
         """Copies everything as it is now.
 
         Returns:
-            (the counters of now, what the rows are that were touched).  None: they are not known to be all those since
-            one copy of everything; and so without only_touched.
+            (the counters of now, which rows were touched).  The latter is None without only_touched, or if they are not
+            known to be all those since one copy of everything.
 
         Raises:
             CheckpointError: a parameter is not finite.
-            PassedRoundError: mode sync, the buckets do not hold the same rounds.
+            PassedRoundError: mode sync, the buckets have not applied the same rounds.
         """
         self._taken = secrets.randbelow(1 << 62) + 1
         taken = session.run(self._take, {stamp.new: self._taken for stamp in self._stamps})
         if diverged := [name for name, finite in taken["finite"].items() if not finite]:
-            raise DivergedError(f"no checkpoint was made: {diverged[0]} holds numbers that are not finite")
+            raise DivergedError(f"no checkpoint was made: {diverged[0]} has numbers that are not finite")
         with_buckets = [ps for ps in self._every_ps if self._stores[ps]]
         buckets, counts, attempts, global_step = {}, {}, set(), 0
         for ps, (rows, pushed) in zip(with_buckets, taken["counters"], strict=True):
@@ -118,12 +118,12 @@ class Snapshot:
         return state, RowChanges(stamps.pop(), tuple(parts))
 
     def since(self, session: Session) -> int:
-        """The stamp of the copy since which all touched rows are noted; 0: not those of all tables are, since one."""
+        """The stamp of the copy since which all touched rows are noted; 0 if it is not the same for all tables."""
         stamps = {int(stamp) for stamp in session.run(self._since)}
         return stamps.pop() if len(stamps) == 1 else 0
 
     def is_ours(self, session: Session) -> bool:
-        """Whether what every ps holds is the copy that was taken here last."""
+        """Whether every ps has the copy that was taken here last."""
         return set(session.run(self._read_stamps)) == {self._taken}
 
     def is_current(self, session: Session, state: SavedState) -> bool:
@@ -132,19 +132,19 @@ class Snapshot:
         return all(state.buckets[name].version == version for name, version in versions.items())
 
     def release(self, session: Session, others: Sequence[Snapshot] = ()) -> None:
-        """Frees the memory of our copies, and of what a chief that was killed may have left of other forms of copy."""
+        """Frees the memory of our copies, and of `others`, which a chief that was killed may have left."""
         if self.is_ours(session):
             session.run([snapshot._release for snapshot in (self, *others)])
 
     def _copy_ps(self, ps: int) -> tuple[Tensor, Tensor] | None:
-        """(what its buckets say, int64 [buckets, columns]; accepted and received pushes that each of them has of each
-        worker, int64 [max_workers, 2]), once they are copied; None without any."""
+        """(the counters of its buckets, int64 [buckets, columns]; accepted and received pushes of each worker that each
+        of them has, int64 [max_workers, 2]), once they are copied; None without buckets."""
         with tf1.control_dependencies([self._stamps[ps].write]):
             copied = [self._copy_bucket(store) for store in self._stores[ps]]
         if not copied:
             return None
         with tf1.device(ps_device(ps)):
-            return tf1.stack([said for said, _ in copied]), tf1.reduce_min(tf1.stack([p for _, p in copied]), axis=0)
+            return tf1.stack([own for own, _ in copied]), tf1.reduce_min(tf1.stack([p for _, p in copied]), axis=0)
 
     def _copy_bucket(self, store: BucketStore) -> tuple[Tensor, Tensor]:
         rounds = self._rounds.get(store.bucket.name)
@@ -154,17 +154,17 @@ class Snapshot:
             attempt = rounds.state.read_value()[APPLIED_ATTEMPT] if rounds else nothing
             step = store.master.read_value()[0] if store.bucket is GLOBAL_STEP else nothing
             head = tf1.stack([store.version.read_value(), attempt, step])
-            said = tf1.concat([head, store.ledger.read_value()], axis=0)
-            return said, [said, *self._copied_values(store)]
+            counters = tf1.concat([head, store.ledger.read_value()], axis=0)
+            return counters, [counters, *self._copied_values(store)]
 
         with tf1.name_scope(f"snapshot/{store.bucket.name}/"):
-            said, copied = locked(store, [], copy)
+            counters, copied = locked(store, [], copy)
             self._copied[store.bucket.name] = copied
             with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([copied]):
-                return said, tf1.gather(store.pushed.read_value(), [ACCEPTED, ARRIVED], axis=1)
+                return counters, tf1.gather(store.pushed.read_value(), [ACCEPTED, ARRIVED], axis=1)
 
     def _copied_values(self, store: BucketStore) -> list[Tensor | Op]:
-        """Operations that copy a bucket's variables, and begin to note anew which of their rows are touched."""
+        """Operations that copy a bucket's variables, and restart the notes of which of their rows are touched."""
         done: list[Tensor | Op] = []
         apart: set[str] = set()
         for number, touched in enumerate(self.touched):
@@ -180,7 +180,8 @@ class Snapshot:
         return done
 
     def _is_finite(self, store: BucketStore) -> Tensor:
-        """Whether all parameters of the copied bucket are finite numbers, bool [] on its ps; looks after the mutex."""
+        """Whether all parameters of the copied bucket are finite numbers, bool [] on its ps; computed outside of the
+        mutex."""
         with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([self._copied[store.bucket.name]]):
             if not store.master.dtype.base_dtype.is_floating:
                 return tf1.constant(True)
@@ -199,23 +200,23 @@ class Snapshot:
 
 
 def _rows_of(variable: Variable, first: int, rows: int) -> Tensor:
-    """Some rows of a variable.  To read all of one that is updated by rows, TensorFlow makes a copy of it."""
+    """Some rows of a variable.  TensorFlow copies a variable that is updated by rows to read all of it."""
     with tf1.device(variable.device):
         numbers = at_run_time(first) + tf1.range(at_run_time(rows))
         return tf1.raw_ops.ResourceGather(resource=variable.handle, indices=numbers, dtype=variable.dtype.base_dtype)
 
 
 def _all_finite(variable: Variable) -> Tensor:
-    """Whether all rows are, a portion at a time."""
+    """Whether all rows are, a chunk at a time."""
     finite = tf1.constant(True)
-    for start, rows in row_portions(tuple(variable.shape.as_list()), variable.dtype.base_dtype.size):
+    for start, rows in row_chunks(tuple(variable.shape.as_list()), variable.dtype.base_dtype.size):
         with tf1.control_dependencies([finite]):
             finite = finite & tf1.reduce_all(tf1.is_finite(_rows_of(variable, start, rows)))
     return finite
 
 
 class _Stamp:
-    """Whose copy a ps holds, int64 [].  new: placeholder.  write: an operation.  value: a tensor."""
+    """The stamp of the copy on a ps, int64 [].  new: placeholder.  write: an operation.  value: a tensor."""
 
     def __init__(self, ps: int) -> None:
         name = f"psruntime/snapshot_stamp/ps_{ps}"

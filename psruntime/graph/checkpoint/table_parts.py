@@ -12,17 +12,17 @@ from psruntime.core.plan.buckets import WAYS, Bucket, Piece
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.checkpoint.entries import suffix_of
-from psruntime.graph.ops import row_portions
+from psruntime.graph.ops import row_chunks
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.update.row_flags import RowFlags
 
-ROWS, SETS = "rows", "sets"  # kinds: of the master and its slots; of what says whose the rows of a dynamic table are
-MASTER = "value"  # what a master is called beside what is kept with it
+ROWS, SETS = "rows", "sets"  # kinds: of the master and its slots; of the ids of the rows of a dynamic table
+MASTER = "value"  # the name of a master among the variables of a part
 
 
-class Place(NamedTuple):
+class TableSlice(NamedTuple):
     """The rows of a table that a piece has: `height` of them, from row `start`, and every `stride`-th after it.  The
-    first of them begins at row `offset` of the bucket's variables."""
+    first of them is row `offset` of the bucket's variables."""
 
     table: str
     start: int
@@ -35,10 +35,10 @@ class Place(NamedTuple):
 class TablePart:
     """Variables of the bucket of a table, of which an update touches the same rows.
 
-    kept: what each is called in a checkpoint -> variable.  per_row: how many of their rows are one of the table.
+    kept: name in a checkpoint -> variable.  per_row: how many of their rows are one of the table.
     times: those that have points of time, by the `clock`; a checkpoint has how long ago these are.
-    flags: None if nothing notes which rows are touched.  is_trained: whether there are updates.
-    of_pieces: of each piece of the bucket (what its table is called in a checkpoint, rows of that before the piece's
+    flags: None if touched rows are not noted.  is_trained: whether there are updates.
+    of_pieces: of each piece of the bucket (the name of its table in a checkpoint, rows of that before the piece's
         variable, which may be a part of it).
     """
 
@@ -60,16 +60,16 @@ class TablePart:
 
     @property
     def row_bytes(self) -> int:
-        """Of a row in all of the variables, with its number."""
+        """Bytes of a row in all of the variables, with its number."""
         of_each = [int(v.dtype.size * v.shape.num_elements()) // self.rows for v in self.kept.values()]
         return 8 + sum(of_each)
 
     @property
-    def places(self) -> list[Place]:
-        """Of the pieces of the bucket, in their order."""
+    def slices(self) -> list[TableSlice]:
+        """Those of the pieces of the bucket, in their order."""
         entries = self.bucket.size // self.rows  # of one of the rows
         return [
-            Place(
+            TableSlice(
                 name, piece.start // (entries * self.per_row) + ahead, piece.stride,
                 piece.size // (entries * self.per_row), piece.offset // entries,
             )
@@ -77,12 +77,13 @@ class TablePart:
         ]  # fmt: skip
 
     def values(self, rows: Tensor) -> dict[str, Tensor]:
-        """What the variables have in these rows, int64 [rows], on their ps; of points of time how long ago they are."""
+        """The values of the variables in these rows, int64 [rows], on their ps; of points of time how long ago they
+        are."""
         values = {name: variable.sparse_read(rows) for name, variable in self.kept.items()}
         return {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
 
     def assign(self, rows: Tensor, values: dict[str, Tensor]) -> list[Op]:
-        """Operations that give these rows of the variables, int64 [rows], the values, as `values` has them."""
+        """Operations that assign these rows of the variables, int64 [rows], the values, as `values` returns them."""
         given = {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
         return [
             tf1.raw_ops.ResourceScatterUpdate(resource=self.kept[name].handle, indices=rows, updates=value)
@@ -124,7 +125,7 @@ def _table_of(graph: TrainGraph, piece: Piece) -> tuple[str, int]:
 
 
 class TouchedCopy:
-    """A copy of the touched rows of a part, beside it: `take` and `facts` in the bucket's critical section, then read.
+    """A copy of the touched rows of a part, on its ps: made by `take` in the bucket's critical section, then read.
 
     facts: (stamp of the copy since which they were touched, what the clock has counted since, the number of rows
         before each piece and of all), int64 [3 + pieces].
@@ -144,16 +145,16 @@ class TouchedCopy:
             }
 
     def take(self) -> tuple[Tensor, list[Op]]:
-        """(facts, int64 [3 + places]; operations that copy).
+        """(facts, int64 [3 + slices]; operations that copy).
 
-        facts: as of RowFlags.since, then how many of the touched rows are before each place, and before the end.
+        facts: as of RowFlags.since, then how many of the touched rows are before each slice, and before the end.
         """
         assert self.part.flags
         rows = self.part.flags.touched()
         taken = [tf1.raw_ops.AssignVariableOp(resource=self._rows, value=rows)]
         for name, value in self.part.values(rows).items():
             taken.append(tf1.raw_ops.AssignVariableOp(resource=self._handles[name], value=value))
-        firsts = [place.offset for place in self.part.places]
+        firsts = [each.offset for each in self.part.slices]
         before = tf1.searchsorted(rows, tf1.constant([*firsts, self.part.rows], tf1.int64), out_type=tf1.int64)
         return tf1.concat([self.part.flags.since(), before], axis=0), taken
 
@@ -162,7 +163,7 @@ class TouchedCopy:
         with tf1.device(self._device):
             return tf1.raw_ops.ReadVariableOp(resource=self._handles[name], dtype=self.part.kept[name].dtype.base_dtype)
 
-    def portion(self, begin: Tensor, rows: Tensor) -> list[Tensor]:
+    def chunk(self, begin: Tensor, rows: Tensor) -> list[Tensor]:
         """The numbers of some of the touched rows, then their values; on the ps.  begin, rows: int64 []."""
         with tf1.device(self._device):
             numbers = tf1.raw_ops.ReadVariableOp(resource=self._rows, dtype=tf1.int64)
@@ -177,20 +178,20 @@ class TouchedCopy:
             ]
 
     def described(self, facts: list[int]) -> TouchedPart:
-        """What the facts say of the copy, for a file in which it is saved in portions."""
+        """The copy by its facts, for a file in which it is saved in chunks."""
         part = self.part
         elapsed, before = facts[1], facts[2:]
-        step = max(1, row_portions.PORTION_BYTES // part.row_bytes)
-        portions = tuple(min(step, before[-1] - first) for first in range(0, before[-1], step))
-        ranges = zip(part.places, before[:-1], before[1:], strict=True)
+        step = max(1, row_chunks.CHUNK_BYTES // part.row_bytes)
+        chunks = tuple(min(step, before[-1] - first) for first in range(0, before[-1], step))
+        ranges = zip(part.slices, before[:-1], before[1:], strict=True)
         tables = [
-            TableRange(place.table, begin, end, place.start, place.offset, place.stride)
-            for place, begin, end in ranges
+            TableRange(each.table, begin, end, each.start, each.offset, each.stride)
+            for each, begin, end in ranges
             if begin < end or part.clock is not None  # of which `elapsed` is to be known
         ]
-        return TouchedPart(part.kind, prefix_of(part), portions, elapsed, tuple(tables))
+        return TouchedPart(part.kind, prefix_of(part), chunks, elapsed, tuple(tables))
 
 
 def prefix_of(part: TablePart) -> str:
-    """Of the names of the tensors in which the touched rows of a part are saved."""
+    """The prefix of the names of the tensors in which the touched rows of a part are saved."""
     return f"touched/{part.bucket.name}/{part.kind}"

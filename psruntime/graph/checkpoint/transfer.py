@@ -1,9 +1,9 @@
 """Moves the parts of a checkpoint between the variables on the ps and files, by TensorFlow's own operations.
 
 Either the chief writes and reads all files, or, where all see the same folder, each ps those of its own variables, and
-of a table group as many rows of each table, which it gets from all ps.
-Parts are moved in portions, one after the other on each device, so that a process holds at most one portion besides
-the variables.  Each portion is a file, so a tenth of the size would make ten times as many.
+of a table group as many rows of each table, which it reads from all ps.
+Parts are moved in chunks, one after the other on each device, so that a process needs memory for one chunk besides
+the variables.  Each chunk is a file, so a tenth of the size would make ten times as many.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_cpu
 from psruntime.graph.base.types import Feed, Op, Session, Tensor
-from psruntime.graph.checkpoint.entries import CheckpointPart, WovenPart
-from psruntime.graph.ops import row_portions
+from psruntime.graph.checkpoint.entries import CheckpointPart, InterleavedPart
+from psruntime.graph.ops import row_chunks
 from psruntime.graph.ops.fills import initialise
-from psruntime.graph.ops.row_portions import assign_rows
+from psruntime.graph.ops.row_chunks import assign_rows
 from psruntime.graph.store.write_fence import WriteFence
 
-P = TypeVar("P", bound=CheckpointPart | WovenPart)
+P = TypeVar("P", bound=CheckpointPart | InterleavedPart)
 
 
 class Source(NamedTuple):
@@ -36,12 +36,12 @@ Value = Callable[..., Tensor]  # (variable, or with first row and rows) -> what 
 
 
 class Writer:
-    """Writes parts, of which `value` gives the values; in the current graph, for worker `index` as the chief."""
+    """Writes parts, whose values `value` returns; in the current graph, for worker `index` as the chief."""
 
-    def __init__(self, parts: Sequence[CheckpointPart | WovenPart], index: int, value: Value) -> None:
+    def __init__(self, parts: Sequence[CheckpointPart | InterleavedPart], index: int, value: Value) -> None:
         parts = [rows for part in parts for rows in part.in_rows()]
-        self._whole = [_Saving(worker_cpu(index), portions(parts), value)]
-        self._sharded = [_Saving(ps_device(ps), portions(own), value) for ps, own in by_ps(parts)]
+        self._whole = [_Saving(worker_cpu(index), chunks(parts), value)]
+        self._sharded = [_Saving(ps_device(ps), chunks(own), value) for ps, own in by_ps(parts)]
         with tf1.device(worker_cpu(index)):
             self._written = tf1.placeholder(tf1.string, [None], name="written")
             self._merged = tf1.placeholder(tf1.string, [], name="merged")
@@ -65,16 +65,16 @@ class Writer:
 class Reader:
     """Reads parts; in the current graph, for worker `index` as the chief.
 
-    Reading takes minutes, in which another may have become chief, so the fence is asked before each portion is written.
+    Reading takes minutes, in which another may have become chief, so the fence is checked before each chunk is written.
 
-    keeps: whether the variables have values, and what is not read of them stays; else they may be new.
+    keeps: whether the variables have values, which stay where nothing is read; else they may be new.
     """
 
     def __init__(self, parts: list[CheckpointPart], index: int, fence: WriteFence, keeps: bool = False) -> None:
         self._fence = fence
         every_ps = by_ps([rows for part in parts for rows in part.in_rows()])
-        self._by_chief = {ps: _Restoring(worker_cpu(index), portions(own, True), fence, keeps) for ps, own in every_ps}
-        self._sharded = {ps: _Restoring(ps_device(ps), portions(own, True), fence, keeps) for ps, own in every_ps}
+        self._by_chief = {ps: _Restoring(worker_cpu(index), chunks(own, True), fence, keeps) for ps, own in every_ps}
+        self._sharded = {ps: _Restoring(ps_device(ps), chunks(own, True), fence, keeps) for ps, own in every_ps}
 
     def read(
         self,
@@ -88,7 +88,7 @@ class Reader:
         if sharded:
             self._read(session, sources, [r for ps, r in self._sharded.items() if ps in every_ps], incarnation)
             return
-        for ps, restoring in self._by_chief.items():  # one after the other, so that the chief holds one portion
+        for ps, restoring in self._by_chief.items():  # one after the other, so that the chief has one chunk in memory
             if ps in every_ps:
                 self._read(session, sources, [restoring], incarnation)
 
@@ -97,88 +97,88 @@ class Reader:
     ) -> None:
         feed: Feed = {}
         for restoring in restorings:
-            for prefix, names, portion in restoring.portions:
-                of_portion = [sources[part.entry.name] for part in portion]
-                if len({source.path for source in of_portion}) > 1:
-                    raise ValueError(f"{portion[0].entry.name} and {portion[-1].entry.name} are in different files")
-                feed[prefix], feed[names] = of_portion[0].path, [source.name for source in of_portion]
+            for prefix, names, chunk in restoring.chunks:
+                of_chunk = [sources[part.entry.name] for part in chunk]
+                if len({source.path for source in of_chunk}) > 1:
+                    raise ValueError(f"{chunk[0].entry.name} and {chunk[-1].entry.name} are in different files")
+                feed[prefix], feed[names] = of_chunk[0].path, [source.name for source in of_chunk]
         self._fence.run(session, incarnation, [restoring.last for restoring in restorings], feed)
 
 
 class _Saving:
-    """The writing of portions by one device.  prefixes: placeholders, one a portion.  last: runs after all."""
+    """The writing of chunks by one device.  prefixes: placeholders, one a chunk.  last: runs after all."""
 
-    def __init__(self, device: str, portions: Iterable[list[CheckpointPart | WovenPart]], value: Value) -> None:
+    def __init__(self, device: str, chunks: Iterable[list[CheckpointPart | InterleavedPart]], value: Value) -> None:
         self.prefixes: list[Tensor] = []
         self.last: Op = None
-        for portion in portions:
+        for chunk in chunks:
             with tf1.device(device):
                 self.prefixes.append(tf1.placeholder(tf1.string, [], name="prefix"))
             with tf1.control_dependencies([self.last] if self.last else []):
-                tensors = [_in_order(part, device, value) for part in portion]
+                tensors = [_in_order(part, device, value) for part in chunk]
                 with tf1.device(device):
                     self.last = tf1.raw_ops.SaveV2(
                         prefix=self.prefixes[-1],
-                        tensor_names=[part.entry.name for part in portion],
-                        shape_and_slices=[part.slice_spec for part in portion],
+                        tensor_names=[part.entry.name for part in chunk],
+                        shape_and_slices=[part.slice_spec for part in chunk],
                         tensors=tensors,
                     )
 
 
 class _Restoring:
-    """The reading of portions by one device.  portions: (placeholder of the path, that of names, its parts).  last:
+    """The reading of chunks by one device.  chunks: (placeholder of the path, that of names, its parts).  last:
     runs after all."""
 
-    def __init__(self, device: str, portions: Iterable[list[CheckpointPart]], fence: WriteFence, keeps: bool) -> None:
-        self.portions: list[tuple[Tensor, Tensor, list[CheckpointPart]]] = []
+    def __init__(self, device: str, chunks: Iterable[list[CheckpointPart]], fence: WriteFence, keeps: bool) -> None:
+        self.chunks: list[tuple[Tensor, Tensor, list[CheckpointPart]]] = []
         self.last: Op = None
-        for portion in portions:
+        for chunk in chunks:
             with tf1.device(device):
                 prefix = tf1.placeholder(tf1.string, [], name="prefix")
-                names = tf1.placeholder(tf1.string, [len(portion)], name="names")
+                names = tf1.placeholder(tf1.string, [len(chunk)], name="names")
             with tf1.device(device), tf1.control_dependencies([self.last] if self.last else []):
                 tensors = tf1.raw_ops.RestoreV2(
                     prefix=prefix,
                     tensor_names=names,
-                    shape_and_slices=[part.slice_spec for part in portion],
-                    dtypes=[part.variable.dtype.base_dtype for part in portion],
+                    shape_and_slices=[part.slice_spec for part in chunk],
+                    dtypes=[part.variable.dtype.base_dtype for part in chunk],
                 )
-            self.portions.append((prefix, names, portion))
+            self.chunks.append((prefix, names, chunk))
             with tf1.device(device):
-                own = [_own(part, tensor) for part, tensor in zip(portion, tensors, strict=True)]
-            tensor_of = list(zip(portion, own, strict=True))
-            every_ps = sorted({part.ps for part in portion})
+                own = [_own(part, tensor) for part, tensor in zip(chunk, tensors, strict=True)]
+            tensor_of = list(zip(chunk, own, strict=True))
+            every_ps = sorted({part.ps for part in chunk})
             passed = [fence.passed(ps, [value for part, value in tensor_of if part.ps == ps]) for ps in every_ps]
             with tf1.control_dependencies(passed):
                 of_variables = [list(of_one) for _, of_one in groupby(tensor_of, lambda p: _of(p[0]))]
                 self.last = tf1.group(*[_assign(of_one, keeps) for of_one in of_variables])
 
 
-def _in_order(part: CheckpointPart | WovenPart, device: str, value: Value) -> Tensor:
-    """What is written of a part: on its ps, or of rows that are on several ps on `device`."""
+def _in_order(part: CheckpointPart | InterleavedPart, device: str, value: Value) -> Tensor:
+    """The tensor that is written for a part: on its ps, or on `device` for rows that are on several ps."""
     if isinstance(part, CheckpointPart):
         return _shaped(part, value)
-    places, rows = [], []
-    for number, strand in enumerate(part.strands):
-        first, count, place = part.of_strand(number)
+    positions, rows = [], []
+    for number, own in enumerate(part.slices):
+        first, count, position = part.of_slice(number)
         if not count:
             continue
-        with tf1.device(ps_device(strand.ps)):
-            rows.append(tf1.reshape(_of_part(strand, value, first, count), [-1, *part.shape[1:]]))
+        with tf1.device(ps_device(own.ps)):
+            rows.append(tf1.reshape(_of_part(own, value, first, count), [-1, *part.shape[1:]]))
         with tf1.device(device):
-            places.append(tf1.range(place, part.rows, len(part.strands)))
+            positions.append(tf1.range(position, part.rows, len(part.slices)))
     with tf1.device(device):
-        return tf1.reshape(tf1.dynamic_stitch(places, rows), part.shape)
+        return tf1.reshape(tf1.dynamic_stitch(positions, rows), part.shape)
 
 
 def _of_part(part: CheckpointPart, value: Value, *rows: int) -> Tensor:
-    """What its variable has, on its ps, or rows of it; of points of time how long ago they are."""
+    """The value of its variable, or rows of it, on its ps; of points of time how long ago they are."""
     own = value(part.variable, *rows)
     return own if part.clock is None else _ago(part, own, value(part.clock))
 
 
 def _own(part: CheckpointPart, read: Tensor) -> Tensor:
-    """What a part is made of what was read for it."""
+    """The value of a part's variable, from the tensor that was read for it."""
     rows = read[:: part.stride] if part.stride > 1 else read
     return rows if part.clock is None else _ago(part, rows, part.clock.read_value())
 
@@ -197,7 +197,7 @@ def _shaped(part: CheckpointPart, value: Value) -> Tensor:
 
 
 def _assign(parts: list[tuple[CheckpointPart, Tensor]], keeps: bool) -> Op:
-    """Makes a variable what all its parts are, or of a large one the rows that these are; keeps: as of Reader."""
+    """Assigns a variable the values of all its parts, or of a large one the rows of these; keeps: as of Reader."""
     variable = parts[0][0].variable
     for part, value in parts:
         value.set_shape(part.shape)
@@ -215,18 +215,18 @@ def _assign(parts: list[tuple[CheckpointPart, Tensor]], keeps: bool) -> Op:
 
 
 def _assign_rows(part: CheckpointPart, value: Tensor, keeps: bool) -> Op:
-    """Gives a part of a large variable its value; the first one makes the variable, which may be new if it does not
-    keep the rest."""
+    """Assigns the rows of a part of a large variable.  The first part initialises the variable, unless it has values
+    that it keeps."""
     shape, (first, rows) = part.variable.shape.as_list(), part.rows
     with tf1.device(ps_device(part.ps)):
-        # What stays of it are a few rows of no table, in a bucket of a table group.
+        # Only a few rows of no table, in a bucket of a table group, keep these initial values.
         made = [] if first or keeps else [initialise(part.variable)]
         with tf1.control_dependencies(made):
             return assign_rows(part.variable.handle, first, tf1.reshape(value, [rows, *shape[1:]]))
 
 
-def _of(part: CheckpointPart | WovenPart) -> int:
-    """Which variable it is a part of."""
+def _of(part: CheckpointPart | InterleavedPart) -> int:
+    """Identifies the variable that it is a part of."""
     return id(part.variable)
 
 
@@ -235,24 +235,24 @@ def by_ps(parts: list[P]) -> list[tuple[int, list[P]]]:
     return [(ps, [p for p in parts if p.ps == ps]) for ps in sorted({part.ps for part in parts})]
 
 
-def portions(parts: list[P], tables_apart: bool = False) -> Iterator[list[P]]:
-    """The parts in their order, in runs of at most PORTION_BYTES.
+def chunks(parts: list[P], tables_apart: bool = False) -> Iterator[list[P]]:
+    """The parts in their order, in runs of at most CHUNK_BYTES.
 
     Those of a variable stay together, unless it is larger.  tables_apart: whether tables are in no run with others.
     """
-    limit = row_portions.PORTION_BYTES
-    portion: list[P] = []
-    held = 0
+    limit = row_chunks.CHUNK_BYTES
+    chunk: list[P] = []
+    total_bytes = 0
     for _, of_one in groupby(parts, _of):
         of_variable = list(of_one)
         size_bytes = sum(part.moved_bytes for part in of_variable)
         for together in [of_variable] if size_bytes <= limit else [[part] for part in of_variable]:
             size_bytes = sum(part.moved_bytes for part in together)
-            is_apart = tables_apart and any(part.of_table for part in (together[0], *portion[-1:]))
-            if portion and (held + size_bytes > limit or is_apart):
-                yield portion
-                portion, held = [], 0
-            portion += together
-            held += size_bytes
-    if portion:
-        yield portion
+            is_apart = tables_apart and any(part.of_table for part in (together[0], *chunk[-1:]))
+            if chunk and (total_bytes + size_bytes > limit or is_apart):
+                yield chunk
+                chunk, total_bytes = [], 0
+            chunk += together
+            total_bytes += size_bytes
+    if chunk:
+        yield chunk

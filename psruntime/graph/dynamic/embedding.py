@@ -1,4 +1,4 @@
-"""`psruntime.embedding`: embeddings of ids that nobody has counted."""
+"""`psruntime.embedding`: embeddings of ids without a vocabulary."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def embedding(
     """The embeddings of any ids, without a vocabulary and without collisions, from the dynamic table `name`.
 
     An id gets a row of its own when it is trained first, or, with `admit_after`, for the n-th time.  Until then it
-    reads its initial row and learns nothing.  When there is no room the id that was used longest ago loses its row;
-    should it come again, it begins anew.  All rows are on the ps, spread evenly; a worker has those of its batch.
+    reads its initial row, and no update changes it.  When there is no room the least recently used id loses its row,
+    and its training with it.  All rows are on the ps, spread evenly; a worker has those of its batch.
 
     Call it in model_fn, outside of loops and branches.  Two calls with the same name, in the same variable scope, read
-    the same table and have to say the same of it.
+    the same table and need the same arguments.
 
     Args:
         ids: int32, int64 (but for -2^63) or string tensor of any shape, or a SparseTensor or RaggedTensor of rank 2.
             A string stands for its hash of 63 bits: of 10^8 strings two are the same with a chance of 1 in 2,000.
         name: of the variable.
         width: entries of an embedding.
-        capacity: rows of the table, over all ps.  They are in sets of 32, and the hash of an id says its set: when
-            that is full, the id in it which was used longest ago makes room.  So of as many ids as 90 % of the
-            capacity 3 % have no row.
+        capacity: rows of the table, over all ps.  They are in sets of 32, and the hash of an id selects its set: when
+            that is full, its least recently used id loses its row.  So of as many ids as 90 % of the capacity 3 %
+            have no row.
         combiner: "sum", "mean" or "sqrtn" of the embeddings of an example's ids, which are those along the last axis;
             an example without ids gets zeros.  None: every id has its own.
-        admit_after: steps in which an id has to be, from 1, before it gets a row; in mode sync rounds.
-        expire_after_steps: steps without an id after which its row is given back; 0: it is kept.
+        admit_after: steps in which an id has to occur, from 1, before it gets a row; in mode sync rounds.
+        expire_after_steps: steps without an id after which its row is freed; 0: it is kept.
         initializer: of a row: a number, or zeros_, ones_, constant_, random_uniform_, random_normal_ or
             truncated_normal_initializer of tf.compat.v1; by default uniform in [-0.05, 0.05).  It is a function of
             the graph's seed (tf.set_random_seed), the table's name and the id: the same on any number of ps.
@@ -109,14 +109,14 @@ def _rows(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> Te
     """int64 ids of any shape -> ids.shape + [width]."""
     if hasattr(variable, "gradient_source"):
         return variable.sparse_read(ids)
-    if hasattr(variable, "is_recorded"):  # the model is built to learn its variables; any row will do
+    if hasattr(variable, "is_recorded"):  # the model is built to record its variables; any row will do
         return variable.sparse_read(tf1.zeros_like(ids))[..., 0, :]
     return _rows_here(variable, ids, table, name)
 
 
 def _rows_here(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> Tensor:
-    """In plain TensorFlow: from variables of this process, which a checkpoint can be restored into.  Nothing gives rows
-    to ids here."""
+    """In plain TensorFlow: from variables of this process, which a checkpoint can be restored into.  No id gets a row
+    here."""
 
     def kept(suffix: str, shape: list[int], value: int) -> Variable:
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):

@@ -1,5 +1,5 @@
 """Hashes of ids, the same on every process: the last steps of splitmix64 (Steele, Lea and Flood, Fast splittable
-pseudorandom number generators, OOPSLA 2014), which take each number of 64 bits to another one."""
+pseudorandom number generators, OOPSLA 2014), a bijection of the numbers of 64 bits."""
 
 from __future__ import annotations
 

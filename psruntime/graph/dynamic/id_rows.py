@@ -1,6 +1,6 @@
 """The rows of a dynamic table on one ps: which id each belongs to, how an id is looked up, and how it gets a row.
 
-All that decides is done in the critical section of an update.  A lookup takes no lock.
+Ids get and lose rows in the critical section of an update.  A lookup locks nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FreshRow = list[tuple[Variable, Tensor]]  # (slot of the optimizer, its entries 
 
 
 class IdRows:
-    """The variables of a bucket that say whose its rows are, on its ps.
+    """The variables of a bucket that map its rows to ids, on its ps.
 
     rows: ids [sets, WAYS], and the update that used each last, by the clock.
     seen: int64 [sets, WAYS], updates that the id of each row was in, those before it was admitted included.
-    candidates: ids that were seen, but not often enough; None where the first time is enough.
-    counts: int64 [sets, COUNTS], of what became of the rows of gradients, and why rows were freed.
-    clock: int64 [], updates of the bucket since it was made; a checkpoint has what is measured by it as updates ago.
+    candidates: ids that were seen, but in too few updates; None where one update is enough.
+    counts: int64 [sets, COUNTS], the fates of the rows of gradients, and why rows were freed.
+    clock: int64 [], updates of the bucket since it was made; a checkpoint has points of its time as updates ago.
 
     Row `way` of set `s` is row s * WAYS + way of the master and of the optimizer's slots.
     """
@@ -63,13 +63,13 @@ class IdRows:
 
     @property
     def of_sets(self) -> list[Variable]:
-        """Those whose rows are of sets."""
+        """Those that have a row for each set."""
         of_candidates = [*self.candidates.variables, self._candidates_seen] if self.candidates else []
         return [*self.rows.variables, self.seen, self.counts, *of_candidates]
 
     @property
     def times(self) -> list[Variable]:
-        """Those that have points of time, by the clock."""
+        """Those of points of time, by the clock."""
         return [self.rows.used, *([self.candidates.used] if self.candidates else [])]
 
     def look_up(self, ids: Tensor) -> Tensor:
@@ -85,10 +85,10 @@ class IdRows:
         return looked_up(self.rows, ids, self.sets_of(ids), read, is_live, self._initial)
 
     def with_rows(self, gradient: BucketGradient, fresh: FreshRow) -> BucketGradient:
-        """The gradient of the rows of ids, from one that names unique ids: those that are admitted now get rows, and
-        what is of ids without one is left out.
+        """The gradient by rows, from one by unique ids: those that are admitted now get rows, and the gradients of ids
+        without a row are left out.
 
-        In the critical section of the bucket; gradient and fresh rows may be dead.
+        In the critical section of the bucket; gradient and fresh rows may be dead tensors.
         """
         ids = gradient.indices
         with tf1.control_dependencies([*gradient.tensors, *(row for _, row in fresh)]):
@@ -187,9 +187,9 @@ def looked_up(
 ) -> Tensor:
     """The rows of ids, int64 [ids] of these sets.
 
-    read: the rows at places.  is_live: whether an id that is held has not expired.  initial: rows of ids without one.
+    read: the rows at places.  is_live: whether an id in the sets has not expired.  initial: rows of ids without one.
 
-    Who evicts an id takes it out of its place first, so a row counts if its id is still there afterwards.
+    An eviction removes the id from its place first, so a row that was read counts if its id is still there afterwards.
     """
     found = stored_ids.find(ids, sets)
     rows = read(found.places)
@@ -201,7 +201,7 @@ def looked_up(
 
 
 def of_ids(id_rows: IdRows, fresh: FreshRow, update: Update) -> Update:
-    """The update of a bucket from a gradient that names ids, from that which takes one that names rows."""
+    """The update of a bucket by a gradient of ids, from its update by a gradient of rows."""
     return lambda gradient: update(id_rows.with_rows(gradient, fresh))
 
 

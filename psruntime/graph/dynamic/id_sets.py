@@ -1,4 +1,4 @@
-"""Sets of ids on a ps: at most WAYS ids in each, of which a new one takes the place of the one used longest ago."""
+"""Sets of ids on a ps: at most WAYS ids in each, of which a new one replaces the least recently used one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST_USED, IDLE = "last_used", "idle"  # names of points of time, and in a check
 
 
 class Lookup(NamedTuple):
-    """Ids that are in the sets.  positions: int32 [found], among those that were asked for, ascending.  places: int64
+    """Ids that are in the sets.  positions: int32 [found], among the requested ones, ascending.  places: int64
     [found, 2], (set, way) of each."""
 
     positions: Tensor
@@ -28,8 +28,8 @@ class Lookup(NamedTuple):
 class Placed(NamedTuple):
     """Places that were freed for new ids.
 
-    positions, places: as Held, of those that have one.  expired, evicted: positions of those for which one was freed,
-    and why.
+    positions, places: as in Lookup, of the new ids that have one.  expired, evicted: positions of those whose place had
+    an id that expired, or was the least recently used one.
     """
 
     positions: Tensor
@@ -43,10 +43,10 @@ class IdSets:
 
     ids, used: variables, int64 [sets, WAYS]; used[s, w] is the update of the bucket that used ids[s, w] last, by its
         own clock.
-    expire_after: updates without an id after which it counts no more; 0: it stays.
+    expire_after: updates without an id after which it expires; 0: it never does.
 
-    An id is in a place once its row is complete there: it is written last, and before anything of a row changes the id
-    of it is taken away.  So who reads without a lock finds the rows of an id, or nothing.
+    An id is in a place only while its row is complete: it is written last, and removed before its row changes.  So a
+    read without a lock finds the rows of an id, or nothing.
     """
 
     def __init__(self, ids: Variable, used: Variable, expire_after: int) -> None:
@@ -77,7 +77,7 @@ class IdSets:
         return scattered(self.used, places, tf1.fill(tf1.shape(places)[:1], clock))
 
     def free(self, places: Tensor) -> Op:
-        """An operation that takes the ids of these places, int64 [any, 2], away."""
+        """An operation that removes the ids of these places, int64 [any, 2]."""
         return scattered(self.ids, places, tf1.fill(tf1.shape(places)[:1], tf1.constant(NO_ID, tf1.int64)))
 
     def enter(self, ids: Tensor, places: Tensor, clock: Tensor) -> Op:
@@ -88,8 +88,8 @@ class IdSets:
     def make_room(self, sets: Tensor, clock: Tensor) -> Placed:
         """Frees a place for each of some new ids, of these sets; int64 [new].
 
-        Taken are, one for each in its turn, the free places of the set, then the expired ones, then those that were
-        used longest ago; of equals the first.  What is used now keeps its place, so some may get none.
+        They get, in their order, the free places of the set, then the expired ones, then the least recently used ones;
+        of equals the first.  Ids used in this update keep their places, so some new ids may get none.
         """
         used = self.used.sparse_read(sets)
         is_free = tf1.equal(self.ids.sparse_read(sets), NO_ID)
@@ -97,10 +97,10 @@ class IdSets:
         rank = tf1.where(
             is_free, tf1.fill(tf1.shape(used), FREE), tf1.where(is_expired, tf1.fill(tf1.shape(used), GONE), used)
         )
-        turn = turns(sets)
-        ways = tf1.gather(tf1.argsort(rank, axis=1, stable=True), tf1.minimum(turn, WAYS - 1), batch_dims=1)
+        order = order_in_set(sets)
+        ways = tf1.gather(tf1.argsort(rank, axis=1, stable=True), tf1.minimum(order, WAYS - 1), batch_dims=1)
         rank = tf1.gather(rank, ways, batch_dims=1)
-        has_place = tf1.logical_and(turn < WAYS, tf1.not_equal(rank, clock))
+        has_place = tf1.logical_and(order < WAYS, tf1.not_equal(rank, clock))
         positions = tf1.where(has_place)[:, 0]
         places = tf1.stack([tf1.gather(sets, positions), tf1.cast(tf1.gather(ways, positions), tf1.int64)], axis=1)
         evicted = tf1.logical_and(has_place, rank > GONE)
@@ -110,13 +110,13 @@ class IdSets:
 
 
 def sets_on_ps(name: str, sets: int, expire_after: int) -> IdSets:
-    """Sets of ids whose variables every process knows by their names."""
+    """Sets of ids whose variables every process finds by their names."""
     ids = ps_variable(f"{name}ids", [sets, WAYS], initializer=tf1.constant_initializer(NO_ID))
     return IdSets(ids, ps_variable(f"{name}{LAST_USED}", [sets, WAYS]), expire_after)
 
 
-def turns(sets: Tensor) -> Tensor:
-    """How many before each are of its set, int32 [sets]."""
+def order_in_set(sets: Tensor) -> Tensor:
+    """For each entry, how many before it are of the same set, int32 [sets]."""
     order = tf1.argsort(sets, stable=True)
     ordered = tf1.gather(sets, order)
     number = tf1.range(tf1.size(sets)) - tf1.searchsorted(ordered, ordered)

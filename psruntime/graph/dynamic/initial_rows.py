@@ -1,6 +1,6 @@
 """Initial rows of a dynamic table: functions of the seed, the table's name and the id.
 
-So they are the same wherever and whenever they are made.
+So they are the same on any process, at any time.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class InitialRows:
 
 
 def initial_rows(initializer: Any, table: str, seed: int | None) -> InitialRows:
-    """What an initializer of TensorFlow's, an instance or a class, or a number says; `seed` is the graph's.
+    """The rows by an initializer of TensorFlow's, an instance or a class, or by a number; `seed` is the graph's.
 
     Raises:
-        UsageError: it is not one of those that say each entry by itself.
+        UsageError: the initializer does not draw each entry by itself.
     """
     if isinstance(initializer, Real) and not isinstance(initializer, bool):
         return InitialRows("", float(initializer))

@@ -1,4 +1,4 @@
-"""What a model says of a dynamic table, noted in the graph that it is built in."""
+"""A model's settings of a dynamic table, noted in the graph that it is built in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def note(table: DynamicTable) -> None:
     """Notes the table in the current graph.
 
     Raises:
-        UsageError: the model has said something else of it.
+        UsageError: the model has noted the table with other settings.
     """
     before = noted().get(table.name)
     if before is None:

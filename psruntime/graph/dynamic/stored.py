@@ -1,4 +1,4 @@
-"""Dynamic tables as a checkpoint holds them."""
+"""Dynamic tables in a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_IDS, _OF_SLOTS = "/ids", ("/idle", "/seen", "/counts")  # beside the table i
 class StoredTable:
     """The dynamic table `name` in the checkpoint `path`.
 
-    Each property reads from the files what it needs: the vectors are as large as the table.
+    Each property reads the files: the vectors are as large as the table.
     """
 
     name: str
@@ -50,7 +50,7 @@ class StoredTable:
 
     @property
     def counts(self) -> RowCounts:
-        """What became of the rows of gradients, and of the rows."""
+        """The fates of the rows of gradients, and why rows were freed."""
         return RowCounts(self.name, self._all_ids.size, *map(int, self._read("/counts").sum(axis=0)))
 
     @cached_property

@@ -1,1 +1,1 @@
-"""A trained model as others serve it.  `serving_graph` builds it, `write` writes it, `report` says what it is worth."""
+"""Exports a trained model for serving: `serving_graph` builds it, `write` writes it, `report` measures it."""

@@ -1,4 +1,4 @@
-"""Writes a LiteRT model smaller: each vector of numbers once, and no names of what is within.
+"""Writes a LiteRT model smaller: each vector of numbers once, and without the names of inner tensors.
 
 A quantized model has a zero point (int64) and a scale for every channel of every kernel and of every bias, and all of
 its zero points are 0: TensorFlow's converter writes them again and again.  A flatbuffer may have one vector and many
@@ -15,7 +15,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 
 from psruntime.graph.base.types import Array
 
-ALIGNMENT = 16  # bytes, of what a buffer holds: as the schema says, and as kernels need that read it in place
+ALIGNMENT = 16  # bytes, of a buffer's data: by the schema, and for kernels that read it in place
 IDENTIFIER = b"TFL3"
 
 
@@ -36,7 +36,7 @@ def compact(content: bytes) -> bytes:
 
 
 def _strip(tensor: schema.TensorT) -> None:
-    """Leaves out the name, and of what was measured for the quantization all but the result."""
+    """Removes the name, and the measurements of the quantization but for their result."""
     tensor.name = None
     quantization = tensor.quantization
     if quantization is not None:
@@ -46,7 +46,7 @@ def _strip(tensor: schema.TensorT) -> None:
 
 
 def _drop_buffers(model: schema.ModelT) -> None:
-    """Leaves those that hold anything, and the first, which is the empty one of whatever is computed."""
+    """Removes empty buffers but for the first, which stands for all tensors that are computed."""
     tensors = [tensor for subgraph in model.subgraphs for tensor in subgraph.tensors]
     for tensor in tensors:
         if _is_empty(model.buffers[tensor.buffer]):
@@ -62,7 +62,7 @@ def _is_empty(buffer: schema.BufferT) -> bool:
 
 
 class _AlignedBuffer(schema.BufferT):  # type: ignore[misc]
-    """The generated code forgets that the schema aligns what a buffer holds."""
+    """Aligns a buffer's data as the schema asks; the generated code does not."""
 
     def __init__(self, data: Array) -> None:
         super().__init__()

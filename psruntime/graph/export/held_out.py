@@ -1,9 +1,9 @@
-"""Measures what was written on the held-out data: how far its predictions are from those of the checkpoint, and the
+"""Measures an exported model on held-out data: how far its predictions are from those of the checkpoint, and the
 model's own metrics of them.
 
-A metric is a piece of the model's graph, so it is computed there: the predictions of a runtime are fed in the place of
-the model's.  A metric which does not depend on them, or on a variable of the model by another way too, would say
-nothing, or only part of the truth, of what was written; it is left out, with the reason.
+A metric is part of the model's graph, so it is computed there: the predictions of a runtime are fed in the place of the
+model's.  A metric that does not depend on them, or also depends on a variable of the model by another way, would not
+measure the exported model; it is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from psruntime.usercode import blame
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one prediction from that of the checkpoint, over all entries of all examples.
+    """The difference of one prediction from that of the checkpoint, over all entries of all examples.
 
-    largest: of the magnitudes of the differences; of what is no float, None.  unequal: how many of `entries` differ.
+    largest: of the magnitudes of the differences; None if it is no float.  unequal: how many of `entries` differ.
     """
 
     largest: float | None
@@ -46,8 +46,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one runtime does on the held-out data.  one, batch: the latency of one example, if the examples can be
-    cut, and of a batch.
+    """The results of one runtime on the held-out data.  one, batch: the latency of one example, if the examples can
+    be cut, and of a batch.
     """
 
     metrics: dict[str, float]
@@ -57,11 +57,11 @@ class Measured:
 
 
 class HeldOut:
-    """The model as a checkpoint has it, in a session of its own, and the held-out data.
+    """The model with the values of a checkpoint, in a session of its own, and the held-out data.
 
     given: the tensors of the signature that is measured, by name.
-    left_out: names of metrics -> why they are not computed of what was written.
-    why_not: why nothing can be measured, as the data do not have what is given; empty if it can.
+    left_out: names of metrics -> why they are not computed of the exported model.
+    why_not: why the data do not have the tensors of the signature, so nothing can be measured; empty if they do.
     """
 
     def __init__(self, model: Model, context: Context, checkpoint: str, given: Mapping[str, Tensor]) -> None:
@@ -102,7 +102,7 @@ class HeldOut:
         return Measured(self._metrics.scalars(self._session, names), {}, one, batch)
 
     def of(self, runtime: Runtime) -> Measured:
-        """What is left of the metrics when a runtime predicts."""
+        """The metrics that depend on predictions alone, of those of a runtime."""
         names = [name for name in self._metrics.updates if name not in self.left_out]
         updates = [self._metrics.updates[name] for name in names]
         outputs = {name: parts_of(tensor) for name, tensor in self._outputs.items()}
@@ -123,10 +123,10 @@ class HeldOut:
         return Measured(values, {name: each.difference for name, each in counts.items()}, one, batch)
 
     def calibration(self, count: int) -> list[dict[str, Array]]:
-        """So many batches of the training data at most, as features by name, of dense tensors.
+        """At most `count` batches of the training data, as features by name, of dense tensors.
 
         Raises:
-            UsageError: input_fn fails, or the training data do not have what is given.
+            UsageError: input_fn fails, or the training data do not have the tensors of the signature.
         """
         what = f"input_fn of {self._model.name} (mode {TRAIN})"
         context = Context(TRAIN, 0, 1, self._context.batch_size, self._context.data_dir, self._context.seed)
@@ -151,7 +151,7 @@ class HeldOut:
 
     @property
     def examples(self) -> int:
-        """How many the first batch has."""
+        """The number of examples in the first batch."""
         return len(self._first[0]) if self.is_cut else 0
 
     def _features(self, drawn: list[Array]) -> Parts:
@@ -203,7 +203,7 @@ class _Counting:
 def _found(
     features: Any, batch: list[Tensor], given: Mapping[str, Tensor], what: str
 ) -> tuple[dict[str, list[int]], str]:
-    """(of each tensor that is given: which tensors of a batch it is; why there are none for one of them)."""
+    """(the tensors of a batch for each tensor of the signature; why there are none for one of them)."""
     named = named_tensors(FEATURES, features, what)
     places = {id(tensor): number for number, tensor in enumerate(batch)}
     found: dict[str, list[int]] = {}

@@ -1,10 +1,10 @@
 """Magnitude pruning at export: the smallest entries of each kernel become zero.
 
 Han et al. 2015, "Learning both Weights and Connections for Efficient Neural Networks": entries near zero matter least.
-Zhu & Gupta 2017, "To prune, or not to prune", measure the same fraction in every layer, as is done here.  Both train on
-afterwards; this is one shot without it, so the fraction that costs nothing is smaller than theirs.
+Zhu & Gupta 2017, "To prune, or not to prune", measure the same fraction in every layer, as is done here.  Both continue
+to train afterwards; this is one shot without it, so the fraction that costs nothing is smaller than theirs.
 
-A kernel is a trainable variable that a matrix product or a convolution multiplies by.  Left as they are: biases, batch
+A kernel is a trainable variable that a matrix product or a convolution multiplies by.  Unchanged are biases, batch
 norm, the kernels of depthwise convolutions, which have few entries, and tables, whose rows are looked up.
 """
 
@@ -23,13 +23,13 @@ from psruntime.graph.ops.ancestors import ancestors
 
 _PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Conv2D", "Conv3D", "Conv2DBackpropInput",
              "Conv3DBackpropInputV2", "Einsum"}  # fmt: skip
-# Through which a kernel gets there: as it is, in another shape or type, or with the other parts of it.
+# Operations between a kernel and its product: they pass it as it is, change shape or type, or join its parts.
 _PASSING = {"ReadVariableOp", "Identity", "Cast", "Reshape", "ExpandDims", "Squeeze", "Transpose", "ConcatV2", "Enter"}
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """A kernel, by the name of its variable: how many entries it has, and how many of them are zero now."""
+    """A kernel, by the name of its variable: the number of its entries, and of those that are zero now."""
 
     name: str
     entries: int
@@ -57,7 +57,7 @@ def prune_kernels(session: Session, outputs: Mapping[str, Tensor], fraction: flo
 
 
 def without_smallest(values: Array, fraction: float) -> Array:
-    """The array with so many entries, those nearest to zero, set to zero; of equal ones any.  Shape and dtype stay."""
+    """The array with this fraction of its entries, those nearest to zero, set to zero; of equal ones any."""
     flat = np.array(values).reshape(-1)
     count = int(fraction * flat.size)
     if count:

@@ -1,4 +1,4 @@
-"""The report of an export: size, latency and metrics of the checkpoint, and of each thing that was written."""
+"""The report of an export: size, latency and metrics of the checkpoint, and of each model that was written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psruntime.graph.export.runtimes import THREADS, Latency, Size
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was measured; measured: None where the held-out data cannot be given to it."""
+    """The checkpoint, or one exported model.  measured: None where the held-out data do not fit it."""
 
     name: str
     size: Size
@@ -24,9 +24,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """rows: the checkpoint first.  batch: examples in the batch that was timed; 0 if that is not known.
-    left_out: what was not measured of what was written -> why.  pruned: the kernels.  calibrated: batches that the
-    ranges of int8 were measured on.
+    """rows: the checkpoint first.  batch: examples in the batch that was timed; 0 if that is unknown.
+    left_out: metric that was not measured -> why.  pruned: the kernels.  calibrated: batches that the ranges of int8
+    were measured on.
     """
 
     rows: Sequence[Row]
@@ -36,7 +36,7 @@ class Report:
     calibrated: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """What JSON can hold; a value that is not finite is null."""
+        """For JSON; a value that is not finite is null."""
         return {
             "threads": THREADS,
             "batch": self.batch,
@@ -47,7 +47,7 @@ class Report:
         }
 
     def as_text(self) -> str:
-        """A table for people, and below it what it does not say."""
+        """A table for people, with notes below it."""
         metrics = self.rows[0].measured.metrics if self.rows[0].measured else {}
         batch = f"ms for {self.batch}" if self.batch else "ms a batch"
         table = [["", "bytes", "gzip", "ms for 1", batch, *metrics]]
@@ -100,7 +100,7 @@ def _as_json(row: Row) -> dict[str, Any]:
 
 
 def _finite(facts: Any) -> Any:
-    """The same with None for each number that is not finite: JSON knows none."""
+    """The same with None for each number that is not finite: JSON has none."""
     if isinstance(facts, dict):
         return {name: _finite(each) for name, each in facts.items()}
     return None if isinstance(facts, float) and not math.isfinite(facts) else facts

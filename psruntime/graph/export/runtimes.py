@@ -1,7 +1,7 @@
-"""What a model that was written is run by: TensorFlow for a SavedModel, LiteRT for a LiteRT model.
+"""Runtimes of exported models: TensorFlow for a SavedModel, LiteRT for a LiteRT model.
 
 A runtime is called with features by name and returns predictions by name.  Each is a list of arrays: of a dense tensor
-one, of a sparse one its indices, values and shape.  All have THREADS threads.
+one, of a sparse one its indices, values and shape.  All use THREADS threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.base.types import Array, Proto
 from psruntime.graph.export.serving_graph import DEFAULT
 
-THREADS = 1  # of a runtime: what one request costs does not depend on how many cores there are
+THREADS = 1  # of a runtime: so the latency of one request does not depend on the number of cores
 WARM_UP, MOST, LEAST = 3, 100, 5  # runs that are not timed, and that are
 ENOUGH_S = 2.0  # of timed runs, once there are LEAST
 CHUNK_BYTES = 1 << 20
@@ -34,7 +34,7 @@ Runtime = Callable[[Parts], Parts]
 
 
 def config() -> Proto:
-    """Of sessions that are timed."""
+    """The ConfigProto of sessions that are timed."""
     return tf1.ConfigProto(
         device_count={"GPU": 0}, intra_op_parallelism_threads=THREADS, inter_op_parallelism_threads=THREADS
     )
@@ -116,7 +116,7 @@ class LiteRtRuntime:
         if shapes != self._shapes:
             for name, shape in shapes.items():
                 self._interpreter.resize_tensor_input(self._inputs[name][0], shape)
-            with stderr_closed():  # it says which delegate it makes
+            with stderr_closed():  # it prints which delegate it makes
                 self._interpreter.allocate_tensors()
             self._shapes = shapes
         for name, array in arrays.items():
@@ -128,7 +128,7 @@ class LiteRtRuntime:
 
 @dataclass(frozen=True)
 class Latency:
-    """Of one call of a runtime, from features in memory to predictions in memory, in milliseconds."""
+    """The latency of one call of a runtime, from features in memory to predictions in memory, in milliseconds."""
 
     median_ms: float
     p90_ms: float
@@ -149,14 +149,14 @@ def latency(runtime: Callable[..., object], features: object) -> Latency:
 
 @dataclass(frozen=True)
 class Size:
-    """Of files: what they take on a disk, and the sum of what each takes as gzip makes it."""
+    """Bytes of files: on a disk, and the sum of each compressed by gzip."""
 
     bytes: int
     gzip_bytes: int
 
 
 def size_of(paths: Iterable[str]) -> Size:
-    """Of files on any file system that TensorFlow knows.  Raises OpError if one cannot be read."""
+    """The size of files on any file system that TensorFlow reaches.  Raises OpError if one cannot be read."""
     total = zipped = 0
     for path in paths:
         packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)  # the form of gzip

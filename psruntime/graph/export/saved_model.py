@@ -1,4 +1,4 @@
-"""Writes a SavedModel of a checkpoint: of the serving graph, with the values that the checkpoint has."""
+"""Writes a SavedModel: the serving graph with the values of a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def require_new(folder: str) -> None:
 
 @contextmanager
 def all_or_nothing(folder: str) -> Iterator[str]:
-    """Gives a folder to fill, which is `folder` afterwards; if what fills it fails there is nothing.
+    """A temporary folder to fill, which becomes `folder` at the end; after an error there is none.
 
     Raises:
         UsageError, PassingError: the folder cannot be made.
@@ -53,7 +53,7 @@ def all_or_nothing(folder: str) -> Iterator[str]:
 
 @contextmanager
 def writing(folder: str) -> Iterator[None]:
-    """What the table of faults makes of files that cannot be written; folder: what the user calls it."""
+    """Raises a failure to write files as the error that the table of faults names; folder: as the user gave it."""
     try:
         yield
     except PsRuntimeError:
@@ -63,7 +63,7 @@ def writing(folder: str) -> Iterator[None]:
 
 
 def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune: float | None = None) -> list[Pruned]:
-    """Writes a SavedModel into a new folder.  Returns the kernels that it pruned, if it shall.
+    """Writes a SavedModel into a new folder.  Returns the kernels that it pruned.
 
     prune: the fraction of the entries of each kernel that become zero (pruning.py).
 
@@ -101,7 +101,7 @@ def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune
 
 
 def restore_model(session: Session, checkpoint: str, of_training: Callable[[], Collection[str] | None]) -> None:
-    """Gives the variables of the current graph the values that a checkpoint has.  of_training: as of `require_fit`.
+    """Assigns the variables of the current graph the values of a checkpoint.  of_training: as of `require_fit`.
 
     Raises:
         CheckpointError: the checkpoint is damaged.

@@ -1,4 +1,4 @@
-"""The graph of a model that is served: from features, given as they are or as tf.Examples, to its predictions."""
+"""The graph of a model that is served: from features, as tensors or as tf.Examples, to its predictions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class ServingGraph:
-    """signatures: name -> (what is given, what comes of it), tensors by name.  left_out: why there is no signature
-    for tf.Examples; empty if there is one.  of_training: as of `require_fit`.
+    """signatures: name -> (inputs, outputs), tensors by name.  left_out: why there is no signature for tf.Examples;
+    empty if there is one.  of_training: as of `require_fit`.
     """
 
     graph: Graph
@@ -40,7 +40,7 @@ def build_serving_graph(model: Model, context: Context) -> ServingGraph:
     """The model with mode "eval", for batches of any size.
 
     The features have the layout of the data of mode "eval", unless the model module has `serving_input_fn()`, which
-    returns (features, tensors that are given, by name) and makes its placeholders itself.
+    returns (features, inputs by name) and makes its placeholders itself.
 
     Raises:
         UsageError: input_fn, serving_input_fn or model_fn fails, or the predictions cannot be served.
@@ -50,11 +50,11 @@ def build_serving_graph(model: Model, context: Context) -> ServingGraph:
     serving = _build(model, inputs, None)
     if model.serving_input_fn is not None:
         return serving
-    return _build(model, inputs, serving.signatures[DEFAULT][0])  # a tf.Example need not hold any other
+    return _build(model, inputs, serving.signatures[DEFAULT][0])  # a tf.Example need not have any other
 
 
 def _build(model: Model, inputs: InputStream, used: Container[str] | None) -> ServingGraph:
-    """used: names of the features on which predictions depend; None: that is not known yet."""
+    """used: names of the features on which predictions depend; None if that is unknown yet."""
     with model_graph().as_default() as graph:
         features, labels, _ = inputs.layout.placeholders(any_size=True)
         if model.serving_input_fn is not None:
@@ -89,7 +89,7 @@ def _of_user(model: Model) -> tuple[Any, Tensors]:
 
 
 def _with_examples(model: Model, features: Any, used: Container[str] | None) -> tuple[dict[str, Tensors], Any, str]:
-    """(what is given for each signature, features that may be given in both ways, why only in one)."""
+    """(inputs by signature, features that may be fed in both ways, why only in one)."""
     what = f"input_fn of {model.name}"
     named = {name: t for name, t in named_tensors(FEATURES, features, what).items() if used is None or name in used}
     layout, why = {}, ""
@@ -116,7 +116,7 @@ def _with_examples(model: Model, features: Any, used: Container[str] | None) -> 
 
 
 def _stored(dtype: DType) -> DType:
-    """As what a tf.Example has it; None if it cannot."""
+    """The dtype in which a tf.Example stores it; None if it cannot."""
     if dtype == tf1.string:
         return tf1.string
     if dtype.is_integer or dtype.is_bool:
@@ -144,7 +144,7 @@ def predictions_of(model: Model, spec: object) -> Tensors:
 
 
 def _require_given(model: Model, needed: set[Op], given: Tensors, labels: Any) -> None:
-    """Raises UsageError if predictions depend on what nobody gives."""
+    """Raises UsageError if predictions depend on labels, or on other placeholders than the inputs."""
     known = {part.op for tensor in given.values() for part in parts_of(tensor)}
     of_labels = {part.op for part in parts_of(labels)}
     for op in needed - known:

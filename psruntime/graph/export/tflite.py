@@ -4,12 +4,12 @@ quantize "float16": weights are stored as float16, and computed with as float32.
 
 quantize "int8": full-integer quantization after training (Jacob et al. 2018, "Quantization and Training of Neural
 Networks for Efficient Integer-Arithmetic-Only Inference").  Weights are int8, activations int8 in ranges that were seen
-on batches of the training data, biases int32.  An operation without an int8 kernel is computed in float32.  What is
-given and what comes of it keeps its type, so the signature is that of the SavedModel.  A convolution has a scale for
-each channel, a dense layer one: with a scale for each of its units a small one would be a third larger.
+on batches of the training data, biases int32.  An operation without an int8 kernel is computed in float32.  Inputs and
+outputs keep their types, so the signature is that of the SavedModel.  A convolution has a scale for each channel, a
+dense layer one: with a scale for each of its units a small one would be a third larger.
 
 Operations that LiteRT lacks are refused, not left as TensorFlow's own ("select TF ops"): no runtime from PyPI runs
-those, so what such a model computes could not be measured.
+those, so such a model could not be measured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Batch = Mapping[str, Array]  # features by name, arrays
 
 
 def require_convertible(serving: ServingGraph) -> None:
-    """Raises UsageError if the model takes, or holds, what LiteRT has not."""
+    """Raises UsageError if the model has inputs, or variables, of a kind that LiteRT lacks."""
     with serving.graph.as_default():
         tables = ", ".join(noted())
     if tables:
@@ -59,7 +59,7 @@ def require_convertible(serving: ServingGraph) -> None:
 def convert(folder: str, quantize: str = "", batches: Sequence[Batch] = ()) -> bytes:
     """The LiteRT model of the signature serving_default of a SavedModel.
 
-    quantize: "", "float16" or "int8".  batches: with "int8", what the ranges of activations are measured on.
+    quantize: "", "float16" or "int8".  batches: with "int8", on which the ranges of activations are measured.
 
     Raises:
         UsageError: the model has operations that LiteRT has not, or the converter fails.
@@ -83,7 +83,7 @@ def convert(folder: str, quantize: str = "", batches: Sequence[Batch] = ()) -> b
 
 
 def _reason(error: Exception) -> str:
-    """Of many lines of the compiler the one that says what is the matter."""
+    """The line of the compiler's output that names the cause."""
     text = str(error)
     unknown = re.findall(r"^(?:TF Select|Custom) ops: (.+)$", text, re.MULTILINE)
     if unknown:
@@ -96,7 +96,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the converter writes for its own developers."""
+    """Silences the converter's output for its own developers."""
     with stderr_closed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""What a user asks an export for; no TensorFlow is needed to say it."""
+"""The settings of an export, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ FLOAT16, INT8 = QUANTIZED = ("float16", "int8")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to write beside the plain SavedModel.
+    """The outputs to write beside the plain SavedModel.
 
-    tflite: a LiteRT model too.  quantize: "", or one of QUANTIZED: that too with weights of so few bits.  prune: the
-    fraction of the entries of each kernel that become zero; None: none does.  report: measure what was written.
+    tflite: a LiteRT model too.  quantize: "", or one of QUANTIZED: one with quantized weights too.  prune: the
+    fraction of the entries of each kernel that become zero; None: none does.  report: measure the exported models.
 
     Raises:
         UsageError: they do not fit each other.
@@ -31,5 +31,5 @@ class Wanted:
 
     @property
     def reports(self) -> bool:
-        """Whatever changes a model says how much."""
+        """Whether there is a report: whenever the model is changed, too."""
         return self.report or self.tflite or self.prune is not None

@@ -3,7 +3,7 @@
 OUT/saved_model.pb, variables/, assets/   the SavedModel
 OUT/model.tflite                          of its signature serving_default, in float32
 OUT/model.int8.tflite                     the same, quantized
-OUT/report.json                           what each is worth
+OUT/report.json                           size, latency and metrics of each
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Written:
 def write_export(
     model: Model, context: Context, serving: ServingGraph, checkpoint: str, folder: str, wanted: Wanted
 ) -> Written:
-    """Writes what is wanted of a checkpoint into a folder that is new or empty.
+    """Writes the export of a checkpoint into a folder that is new or empty.
 
     context: of mode "eval", for the held-out data.
 
@@ -109,7 +109,7 @@ def _report(
 
 
 def _size_of_checkpoint(checkpoint: str) -> Size:
-    """With what the optimizer keeps.
+    """With the optimizer's slots.
 
     Raises:
         CheckpointError: it is gone, or cannot be read.

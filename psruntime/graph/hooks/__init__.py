@@ -1,1 +1,1 @@
-"""What is done around the steps of a session: checkpoints, replicas, summaries, traces, and the hooks of the model."""
+"""Hooks around the steps of a session: checkpoints, replicas, summaries, traces, and the hooks of the model."""

@@ -1,4 +1,4 @@
-"""When a checkpoint is written: by the chief, in a thread of its own, while the training goes on."""
+"""Writes checkpoints when they are due: on the chief, in a thread of its own, while the training continues."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
 from psruntime.graph.session.worker_run import WorkerRun
 
-ABANDON_S = 10.0  # what a write gets to end after its session was lost; a disk may hang
-FAILED_S = 5.0  # after a failure, until one that somebody waits for is tried again
-AGAIN_S = 10.0  # between two lines of the log that say that the last checkpoint fails
+ABANDON_S = 10.0  # for a write to end after its session was lost; a disk may hang
+FAILED_S = 5.0  # after a failure, until a checkpoint that the control plane wants is tried again
+AGAIN_S = 10.0  # between two lines of the log that report that the last checkpoint fails
 LATE_S = 10.0  # a write that takes longer, while the next one is due, is worth a line in the log
 
 
 class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Saves, while this worker is the chief, every `save_steps` global steps, and when `closing` is run; if anything
-    was trained since the latest one, also after `save_secs`, and when the control plane wants one.
+    """Saves, while this worker is the chief, every `save_steps` global steps, and when `closing` is run; if there were
+    steps since the latest one, also after `save_secs`, and when the control plane wants one.
 
-    A periodic one is copied between two steps, and written while the next ones run.  One that is due before that has
-    ended is made once it has; if that takes long the log says so.
+    A periodic one is copied between two steps, and written while the next ones run.  One that is due before the write
+    has ended is made afterwards; if that takes long it is logged.
 
-    With `delta_every` one is due after so many steps, too: a delta.  So is one after `save_secs`, one that the control
-    plane wants, and the first of two at the end, since it takes less time.
+    With `delta_every` a delta is due after so many steps, too.  Also deltas are the one after `save_secs`, one that the
+    control plane wants, and the first of two at the end, since it takes less time.
 
-    closing: a fetch, the global step; running it saves what the ps hold.  A lost session interrupts it like
+    closing: a fetch, the global step; running it saves the variables on the ps.  A lost session interrupts it like
     a step: it is repeated in the next one.
-    global_step: gives it as this worker last saw it.
+    global_step: returns it as this worker last saw it.
     saved: called with each checkpoint that is written here, and its global step.
 
     A periodic save that fails is reported and tried again a tenth of `save_steps` later, a delta a tenth of
     `delta_every`.  One that fails while closing is tried again for half the drain timeout; then it is the job's
     failure.
 
-    What fails because a successor is at work is no failure: ReplacedError.
+    A save that fails because another chief has replaced this one is no failure: ReplacedError.
 
-    How far the data shards are read is asked before anything is copied, so that what is done by then is in the copy.
+    The position in the data shards is read before the copy, so that all shards that are done by then are in the copy.
 
-    incarnation: gives this worker's, in its session.
+    incarnation: returns this worker's, in its session.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._saved_s = time.monotonic()
         self._failed_s = -math.inf  # when the latest failure was
         self._writing: tuple[Copied, Background[Transferred]] | None = None
-        self._reported_late = -1  # global step of the one of which the log says that the next waits for it
+        self._reported_late = -1  # global step of the one that was logged as late
 
     def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
-        """The next one is due as if the sessions were one, so that they may come and go faster than checkpoints."""
+        """The next one is due as if the sessions were one, so that short sessions do not delay checkpoints."""
         self._finish(ABANDON_S)
         global_step = self._step_there(session)
         newest, whole = self._checkpoints.newest_step(), self._checkpoints.newest_step(whole=True)
@@ -114,7 +114,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                     self._begin(run_context.session, global_step, is_whole)
 
     def on_pause(self, session: Session) -> None:
-        """No step comes after which one could be made that is wanted now, or due."""
+        """Makes a checkpoint that is due or wanted while no step runs."""
         if self._checkpoints.owner:
             self._checkpoints.owner.require()
         if self._writing and not self._writing[1].is_alive():
@@ -124,9 +124,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if self._writing or not ((self._is_wanted() or is_seen_due) and self._is_chief()):
             return
         try:
-            global_step = self._step_there(session)  # others may have stepped after this worker's last one
+            global_step = self._step_there(session)  # other workers may have stepped after this one's last step
         except LOST_SESSION:
-            return  # the view is void, and a step would find the same
+            return  # the next step finds the session lost, too
         is_whole = global_step - self._whole_at >= self._save_steps
         if self._is_due(global_step, is_whole):
             self._begin(session, global_step, is_whole)
@@ -140,14 +140,14 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         return self._writing is not None
 
     def leave(self) -> None:
-        """The session is lost, and another loop goes on."""
+        """Ends this hook's work: the session is lost, and another loop continues."""
         self._finish(ABANDON_S)
 
     def _step_there(self, session: Session) -> int:
         return int(session.run(self._graph.read_step))
 
     def _is_due(self, global_step: int, is_whole: bool) -> bool:
-        """Whether one is.  is_whole: whether there were as many steps as between two whole ones."""
+        """Whether a checkpoint is due.  is_whole: whether there were as many steps as between two whole ones."""
         trained = global_step - self._saved_at
         now_s = time.monotonic()
         wanted = self._is_wanted() and now_s - self._failed_s >= FAILED_S
@@ -158,7 +158,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         return by_steps or (trained > 0 and soon)
 
     def _begin(self, session: Session, global_step: int, is_whole: bool) -> None:
-        """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
+        """Copies, and starts to write.  The step is done and counted, so no error here may make MonitoredSession repeat
+        it."""
         self._before = self._saved_at, self._whole_at
         self._tried_at = self._saved_at = global_step
         self._whole_at = global_step if is_whole else self._whole_at
@@ -179,7 +180,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 self._report_saves(False)
 
     def _write(self, session: Session, copied: Copied) -> Transferred:
-        """Says at once what became of it, also if this worker does not take another step."""
+        """Writes, and reports the result at once, also if this worker does not make another step."""
         try:
             moved = self._checkpoints.write(session, copied)
             self._report_saved(copied.global_step)
@@ -188,11 +189,11 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._report_saves(False)
 
     def _save(self, session: Session) -> None:
-        """The last one.  Nobody pushes any more, so nothing is lost while it is tried again.
+        """Saves the last one.  No worker pushes any more, so nothing is lost while it is tried again.
 
-        A delta comes before it, unless there is one: what was trained is safe then, and the whole one takes longer.
+        A delta is written before it, unless there is one: it saves the updates sooner than the whole one.
         """
-        until_s, told_s = time.monotonic() + self._retry_s, -math.inf
+        until_s, logged_s = time.monotonic() + self._retry_s, -math.inf
         only_touched = self._delta_every > 0 and self._checkpoints.newest_step() != self._step_there(session)
         while True:
             self._require_chief(session)
@@ -211,9 +212,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 now_s = time.monotonic()
                 if now_s > until_s or isinstance(error, DivergedError):
                     raise
-                tell = now_s - told_s >= AGAIN_S
-                told_s = now_s if tell else told_s
-                self._failed(str(error), tell=tell)
+                logs = now_s - logged_s >= AGAIN_S
+                logged_s = now_s if logs else logged_s
+                self._failed(str(error), logs=logs)
                 self._back_off("the last checkpoint cannot be written")
 
     def _require_chief(self, session: Session) -> None:
@@ -231,7 +232,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         return copied
 
     def _finish(self, within_s: float | None = None) -> None:
-        """Waits for what is being written, and says what became of it."""
+        """Waits for the write, and logs its result."""
         if self._writing is None:
             return
         (copied, writing), self._writing = self._writing, None
@@ -245,7 +246,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._failed(writing.failure, not copied.whole)
 
     def _note_late(self, copied: Copied, writing: Background[Transferred]) -> None:
-        """Once for each that takes long."""
+        """Logs once for each write that takes long."""
         if writing.age_s >= LATE_S and self._reported_late != copied.global_step:
             self._reported_late = copied.global_step
             reason = f"checkpoint {copied.global_step} is still being written, and the next one is due"
@@ -259,8 +260,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if self._saved and not copied.whole:
             self._saved(moved.path, copied.global_step)
 
-    def _failed(self, reason: str, is_whole: bool = True, tell: bool = True) -> None:
-        if tell:
+    def _failed(self, reason: str, is_whole: bool = True, logs: bool = True) -> None:
+        if logs:
             self._log("checkpoint_failed", reason=reason)
         self._failed_s = time.monotonic()
         self._saved_at, self._whole_at = self._before

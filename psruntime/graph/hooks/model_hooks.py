@@ -1,4 +1,4 @@
-"""The hooks of the model: StepsOnly lets one see this worker's training steps, and none of the runs in between."""
+"""The hooks of the model: StepsOnly passes one this worker's training steps, and none of the runs in between."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from psruntime.usercode import blame
 
 
 class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Passes on to `hook` what concerns training steps; `is_step(run_context)` tells which runs are.
+    """Calls `hook` for training steps only; `is_step(run_context)` returns whether a run is one.
 
-    failure: what to raise once the step is counted, since the hook failed in it, or in a later session than its first.
-    stop_requested: whether it asked for the end of this worker's training, and what had been trained then is there
-    still.  A stop of the session itself would keep the chief from writing the last checkpoint.
-    global_step: gives the global step as this worker last saw it.  The hook begins once, however many sessions do.
+    failure: the error to raise once the step is counted, since the hook failed in it, or in a later session.
+    stop_requested: whether it asked for the end of this worker's training, and the updates up to then are still there.
+    A stop of the session itself would keep the chief from writing the last checkpoint.
+    global_step: returns the global step as this worker last saw it.  `hook.begin` is called once for all sessions.
 
     Raises:
         UsageError: the hook failed before it saw a step; a PassingError where that may pass.
@@ -65,14 +65,15 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
         return self._of_step(self._hook.before_run, run_context)
 
     def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        """The step is done and counted, so a session that is lost here must not make MonitoredSession repeat it."""
+        """Calls the hook.  The step is done and counted, so a session that is lost here must not make MonitoredSession
+        repeat it."""
         try:
             self._of_step(lambda context: self._hook.after_run(context, run_values), run_context)
         except LOST_SESSION as error:
             self._log("hook_failed", hook=self._name, reason=first_line(error))
 
     def end(self, session: Session) -> None:
-        """The training is over, and saved; ps may be gone already."""
+        """Ends the hook: the training is over, and saved; ps may be gone already."""
         try:
             with blame(self._name, LOST_SESSION, Place.HOOK):
                 self._hook.end(session)

@@ -1,4 +1,4 @@
-"""How a worker gets on: measures its steps for the status and its metrics, and logs a line now and then."""
+"""A worker's progress: measures its steps for the status and its metrics, and logs a line every PROGRESS_S."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ STARTED = 3  # steps, after which nothing is built any more
 
 
 class Progress:
-    """Of this worker.  log: writes an event with its facts.
+    """The progress of this worker.  log: writes an event with its facts.
 
-    metrics: is told of each step, too, once somebody sets it.
+    metrics: receives each step, too, once it is set.
     """
 
     def __init__(self, log: Callable[..., None]) -> None:
@@ -32,7 +32,7 @@ class Progress:
         self.metrics: WorkerMetrics | None = None
 
     def step(self, result: StepResult) -> None:
-        """A step ended."""
+        """Counts a step that ended."""
         self._to_start -= 1
         if self._to_start == 0:
             allocator.give_back()
@@ -49,14 +49,14 @@ class Progress:
             )  # fmt: skip
 
     def checkpoint(self, seconds: float) -> None:
-        """A checkpoint was written in that time."""
+        """Logs a checkpoint that was written in that time."""
         if self.metrics:
             self.metrics.checkpoint(seconds)
 
     def skip(self) -> None:
-        """A batch was passed over."""
+        """Counts a batch that was skipped."""
         self._meter.skip()
 
     def stats(self, waiting: str) -> WorkerStats:
-        """What was measured up to now.  waiting: what this worker waits for."""
+        """The measurements up to now.  waiting: for what this worker waits."""
         return self._meter.stats(time.monotonic(), waiting)

@@ -1,4 +1,4 @@
-"""When replicas are made: by the chief, every so many global steps."""
+"""Makes replicas when they are due: on the chief, every so many global steps."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from psruntime.graph.base.types import Session
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.session.worker_run import WorkerRun
 
-ABANDON_S = 10.0  # what sending gets to end after its session was lost
+ABANDON_S = 10.0  # for sending to end after its session was lost
 
 
 class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Copies what the ps hold, while this worker is the chief, between two steps, every `every_steps` global steps.
+    """Copies the variables on the ps, while this worker is the chief, between two steps, every `every_steps` global
+    steps.
 
-    It is sent while the next steps run.  If it takes longer than until the next is due, that waits: so fewer than twice
-    `every_steps` are lost with a ps.  Others push between two steps of the chief, and while it waits; so the next copy
-    is made before a step after which it would be late, and earlier if the last one was long on its way.
+    A copy is sent while the next steps run.  If the next one is due before, it waits: so fewer than twice
+    `every_steps` are lost with a ps.  Other workers push between two steps of the chief, and while it waits; so the
+    next copy is made before a step after which it would be late, and earlier if the last one took long to send.
 
-    global_step: gives it as this worker last saw it.
-    incarnation: gives this worker's, in its session.
+    global_step: returns it as this worker last saw it.
+    incarnation: returns this worker's, in its session.
     """
 
     def __init__(
@@ -73,7 +74,8 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._finish()
 
     def _begin(self, session: Session) -> None:
-        """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
+        """Copies, and starts to send.  The step is done and counted, so no error here may make MonitoredSession repeat
+        it."""
         incarnation = self._incarnation()
         try:
             self._graph.model.worker_copies.bring(partial(self._graph.fence.run, session, incarnation))
@@ -90,7 +92,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._sending = Background("replica", send)
 
     def _finish(self, within_s: float | None = None) -> None:
-        """Waits for what is being sent."""
+        """Waits until the copy is sent."""
         sending, self._sending = self._sending, None
         if sending is None:
             return

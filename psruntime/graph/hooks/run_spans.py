@@ -1,4 +1,4 @@
-"""What TensorFlow ran for a step, by its step statistics: spans by task and kind."""
+"""The operations that TensorFlow ran for a step, by its step statistics: spans by task and kind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_spans(
 
 
 def _type_of(node: Proto, graph: Graph) -> str:
-    """The type of its operation.  TensorFlow adds some to the graph, and says those' in the label."""
+    """The type of its operation.  TensorFlow adds some operations to the graph, and has their types in the label."""
     if found := _LABEL.search(node.timeline_label):
         return found[1]
     try:

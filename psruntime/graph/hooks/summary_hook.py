@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a training: the model's own summaries, and the figures of the steps beside them."""
+"""Writes the summaries of a training for TensorBoard: the model's own, and the figures of the steps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     every worker writes.
 
     `step` is to be called with the result of every step, after its run.  Writes nothing without a writer, or with
-    `summary_steps` 0.  global_step: gives it as this worker last saw it.
+    `summary_steps` 0.  global_step: returns it as this worker last saw it.
 
-    The tags, each with the prefix psruntime/, of this worker unless said otherwise:
+    The tags, each with the prefix psruntime/, of this worker unless noted otherwise:
         loss, gradient_norm: of the step; the norm over all gradients, before they are limited.
         staleness_mean, staleness_max, in versions, and examples_per_second: of the steps since the last ones.
         global_steps_per_second: of the job, since then.
         learning_rate: of the newest update, before a rate by staleness; several have the pattern of their variables
-        behind.
+        as a suffix.
     """
 
     def __init__(self, run: WorkerRun, writer: SummaryWriter | None, global_step: Callable[[], int]) -> None:
@@ -43,12 +43,12 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._fetches = self._build() if writer and self._every else None
         self._global_step = global_step
         self._window = _Window()
-        self._starts = True  # a run, or again from an earlier global step than that of the last ones
+        self._starts = True  # whether the next ones start a run, or restart it from an earlier global step
         self._next = 0  # the global step at which the next ones are due
         self._fetched: dict[str, Array] | None = None
 
     def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
-        """What a lost session interrupted is due again, and what was undone."""
+        """Makes summaries due again that the lost session interrupted, or whose steps were undone."""
         if self._global_step() < self._next - self._every:
             self._starts = True
         self._next = min(self._next, self._global_step())
@@ -66,11 +66,11 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._fetched = run_values.results
 
     def step(self, result: StepResult) -> None:
-        """The step that ran last has this result."""
+        """Writes the summaries of the step that ran last, with this result, if they are due."""
         if self._fetches is None:
             return
         if self._fetched is None and not self._writes():
-            self._rest()
+            self._reset()
             return
         self._window.add(result)
         if self._fetched is None:
@@ -92,8 +92,8 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _writes(self) -> bool:
         return self._of_all or self._control_plane.is_chief()
 
-    def _rest(self) -> None:
-        """Another is the chief, and writes: what this worker writes later is a file of its own, after that one's."""
+    def _reset(self) -> None:
+        """Closes the file while another worker is the chief and writes: later summaries are in a file of their own."""
         if not self._starts:
             assert self._writer
             self._writer.close()
@@ -124,7 +124,7 @@ class _Window:
         self._applied = self._examples = self._staleness = self._stalest = 0
 
     def add(self, result: StepResult) -> None:
-        """A step ended."""
+        """Counts a step that ended."""
         self._end = result.global_step
         self._examples += result.examples
         if result.staleness is not None:
@@ -134,7 +134,7 @@ class _Window:
 
     @property
     def figures(self) -> dict[str, float]:
-        """By their names.  The steps of a new session tell no speed: to build it took most of their time."""
+        """Figures by name.  The steps of a new session give no speed: to build it took most of their time."""
         values = {}
         if self._applied:
             values = {"staleness_mean": self._staleness / self._applied, "staleness_max": float(self._stalest)}

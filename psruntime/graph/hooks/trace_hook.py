@@ -1,4 +1,4 @@
-"""Traces the steps of --trace-steps: their phases, and what TensorFlow ran for them on this worker and on every ps."""
+"""Traces the steps of --trace-steps: their phases, and the operations that TensorFlow ran here and on each ps."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Offsets = list[float]  # of each ps: its clock less that of this worker, in s
 class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     """Traces this worker's steps while the global step is within `trace_steps`, and writes them once it is past them.
 
-    Each worker writes a part.  The chief joins those that come within a minute, and at the end of its training those
-    that came later.  The first step of a session runs as traced ones do, since TensorFlow makes the graph ready anew
-    for that.  Whatever fails is told, and the training goes on.
+    Each worker writes a part.  The chief joins those that are written within a minute, and at the end of its training
+    those that were written later.  The first step of a session runs as traced ones do, since TensorFlow prepares the
+    graph once more for these.  A failure is logged, and the training continues.
 
-    `step` is to be called with the result of every step, after its run, and `leave` when another loop goes on.
-    global_step: gives it as this worker last saw it.
+    `step` is to be called with the result of every step, after its run, and `leave` when another loop continues.
+    global_step: returns it as this worker last saw it.
     """
 
     def __init__(self, run: WorkerRun, global_step: Callable[[], int]) -> None:
@@ -89,19 +89,19 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._finish()
 
     def step(self, result: StepResult) -> None:
-        """The step that ran last has this result."""
+        """Adds the step that ran last, with this result, if it is traced."""
         if self._ran is not None:
             self._steps.append((result, self._ran))
             self._ran = None
 
     def leave(self) -> None:
-        """Writes what was traced up to now."""
+        """Writes the steps that were traced up to now."""
         if not self._is_over:
             self._finish()
         self._ends.set()
 
     def end(self, session: Session) -> None:  # noqa: ARG002
-        """The training is over: what was traced up to now is written, and joined with the rest."""
+        """Writes the steps that were traced up to now, and joins them with the other parts: the training is over."""
         if self._last == 0:
             return
         was_cut = bool(self._steps)
@@ -114,7 +114,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._safely(self._join)
 
     def _read_clocks(self, session: Session) -> None:
-        """After D. L. Mills, RFC 5905: of several readings the one that came back soonest, taken for its middle."""
+        """After D. L. Mills, RFC 5905: the fastest of several readings is that of the middle of its time."""
         readings = []
         try:
             for _ in range(CLOCK_READS):
@@ -139,7 +139,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._run.log("trace_failed", reason="the clocks of the ps could not be read")
 
     def _write(self, steps: list[tuple[StepResult, Proto]], offsets: Offsets, off_by_s: float) -> None:
-        """The clock of ps 0 is that of the trace; that of another is placed by two readings, so it is off by both."""
+        """The clock of ps 0 is that of the trace; the offset of another has the errors of two readings."""
         worker, to_ps_0 = self._run.index, offsets[0]
         shifts = {f"ps {ps}": to_ps_0 - offset for ps, offset in enumerate(offsets)}
         spans, left_out = [], 0
@@ -169,7 +169,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _safely(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - nothing that looks at a training ends it
+        except Exception as error:  # noqa: BLE001 - no error of a trace ends the training
             self._run.log("trace_failed", reason=str(error) or type(error).__name__)
 
 

@@ -1,6 +1,6 @@
-"""The layout of a batch: the structure that input_fn yields, and the dense tensors that it travels as.
+"""The layout of a batch: the structure that input_fn yields, and the dense tensors that it is fed as.
 
-A SparseTensor travels as its indices, values and shape, a RaggedTensor as its values and row splits.
+A SparseTensor is fed as its indices, values and shape, a RaggedTensor as its values and row splits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BatchLayout:
     """The layout of `element`, one batch as symbolic tensors.
 
     any_size: whether a batch, which is dense, may have another number of examples than the element.
-    tensors: the dense tensors that travel, flat.
+    tensors: the dense tensors that are fed, flat.
     """
 
     def __init__(self, element: Any, any_size: bool = False) -> None:
@@ -38,18 +38,18 @@ class BatchLayout:
 
     @property
     def odd(self) -> str:
-        """The kind of what is not a tensor; empty if all are."""
+        """The kind of a leaf that is not a tensor; empty if all are."""
         kinds = (tf1.Tensor, tf1.SparseTensor, tf.RaggedTensor)
         return next((type(leaf).__name__ for leaf in tf.nest.flatten(self._element) if not isinstance(leaf, kinds)), "")
 
     @property
     def is_dense(self) -> bool:
-        """Whether every tensor has the examples along its first axis, so that batches can be put together."""
+        """Whether every tensor has the examples along its first axis, so that batches can be concatenated."""
         leaves = tf.nest.flatten(self._element)
         return all(isinstance(leaf, tf1.Tensor) and leaf.shape.rank != 0 for leaf in leaves)
 
     def placeholders(self, after: Sequence[Tensor] = (), any_size: bool = False) -> tuple[Any, Any, list[Tensor]]:
-        """(features, labels, what to feed) for the current graph.  Without labels in the data, None.
+        """(features, labels or None, placeholders to feed) for the current graph.
 
         after: tensors before which nothing is computed of features and labels.
         any_size: for a batch of any number of examples, of which those tensors have the shape that are dense and have
@@ -73,9 +73,9 @@ class BatchLayout:
         return [tf1.TensorShape([None, *t.shape[1:]]) if id(t) in dense else t.shape for t in self.tensors]
 
     def examples(self, batch: list[Tensor] | list[Array], shape: Callable[[Tensor], Tensor]) -> Tensor | int:
-        """How many examples a batch holds: the length of its first dense tensor, or else of its first tensor.
+        """The number of examples in a batch: the length of its first dense tensor, or else of its first tensor.
 
-        batch: flat, arrays or tensors.  shape: what gives the shape of one of them.  Returns an integer: of arrays a
+        batch: flat, arrays or tensors.  shape: returns the shape of one of them.  Returns an integer: of arrays a
         number, of tensors int32 [], or int64 [] of a sparse one; 1 of a scalar.
         """
         return _first_dimension(self._first, batch, self._position, shape)

@@ -1,4 +1,4 @@
-"""What becomes of a batch that the user's code cannot process: it ends the job, or it is passed over and counted."""
+"""A batch that the user's code cannot process: it ends the job, or it is skipped and counted."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.base.failed_operation import user_error
 from psruntime.graph.base.types import Graph
 
-LIMIT = 10  # batches in a row that may fail; where all do it is not the batch
+LIMIT = 10  # batches in a row that may fail; where all do, the batch is not the cause
 REASONS = 10  # different ones that get a line each; some reasons have a number of their own for every record
 
 
 class DataErrors:
     """Of one source of errors, the input or the steps; each has one thread.
 
-    skip: whether a bad batch is passed over.  on_skip: called for each.
+    skip: whether a bad batch is skipped.  on_skip: called for each.
 
     A batch has a line in the log if its reason is new, or if the count of those before it has doubled: a damaged record
     of a small file is read over and over.  No line names the file, which TensorFlow's errors about records do not.
@@ -42,10 +42,10 @@ class DataErrors:
         self._in_a_row = 0
 
     def pass_over(self, error: UserCodeError | UsageError) -> None:
-        """A batch is given up.
+        """Skips and counts a batch.
 
         Raises:
-            UserCodeError, UsageError: it must not be, or too many in a row were.
+            UserCodeError, UsageError: the setting forbids it, or too many in a row were skipped.
         """
         if not self._skip:
             raise error
@@ -60,7 +60,7 @@ class DataErrors:
             raise last
 
     def step_failed(self, error: tf1.errors.OpError, graph: Graph, tries: int) -> bool:
-        """Whether a step that has failed so many times goes on with another batch; else it is tried again as it was.
+        """Whether a step that has failed `tries` times continues with another batch; else it is repeated as it was.
 
         Raises:
             UserCodeError: the job ends.

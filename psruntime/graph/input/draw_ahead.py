@@ -9,13 +9,13 @@ from queue import SimpleQueue
 
 from psruntime.graph.base.types import Array
 
-AHEAD = 2  # batches, of a step each; tf.data keeps as many more as the user's prefetch says
+AHEAD = 2  # batches, of a step each; tf.data keeps as many more as the user's prefetch has
 
 
 class DrawnAhead:
     """Draws batches ahead.
 
-    draw: returns a batch, or raises why there is none; `next` raises the same when it comes to that batch.
+    draw: returns a batch, or raises why there is none; `next` raises the same in the place of that batch.
     """
 
     def __init__(self, draw: Callable[[], list[Array] | None]) -> None:
@@ -47,6 +47,6 @@ class DrawnAhead:
             batch: Future[list[Array] | None] = Future()
             try:
                 batch.set_result(self._draw())
-            except BaseException as error:  # noqa: BLE001 - whoever asks for the batch gets it
+            except BaseException as error:  # noqa: BLE001 - `next` raises it
                 batch.set_exception(error)
             self._give(batch)

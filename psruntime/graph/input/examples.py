@@ -1,4 +1,4 @@
-"""The examples of an input one after the other: joins its batches and cuts them, so that a step takes any number.
+"""The examples of an input one after the other: joins its batches and cuts them, so that a step has any number.
 
 An input_fn makes batches of one size; tf.data reads that size once, when the iterator is initialised.
 """
@@ -12,20 +12,20 @@ import numpy as np
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Array
 
-EMPTY = 1000  # batches in a row without an example, after which nobody waits for one
+EMPTY = 1000  # batches in a row without an example, after which the input fails
 
 
 class Examples:
-    """Of an input with dense batches.
+    """The examples of an input with dense batches.
 
     draw: its next batch, arrays with the examples along their first axes.  name: of the input, for messages.
-    taken: how many examples were taken so far.
+    taken: examples that were taken so far.
     """
 
     def __init__(self, draw: Callable[[], list[Array]], name: str) -> None:
         self._draw = draw
         self._name = name
-        self._held: list[list[Array]] = []  # batches that were drawn, without what was taken of them
+        self._batches: list[list[Array]] = []  # that were drawn, without the examples that were taken
         self._batch_size = 0
         self.taken = 0
 
@@ -33,8 +33,8 @@ class Examples:
     def batch_size(self) -> int:
         """Of the input itself, as its first batch has it."""
         if not self._batch_size:
-            self._hold(1)
-            self._batch_size = len(self._held[0][0])
+            self._draw_until(1)
+            self._batch_size = len(self._batches[0][0])
         return self._batch_size
 
     def take(self, size: int) -> list[Array]:
@@ -44,26 +44,26 @@ class Examples:
             UsageError: a batch cannot be cut.
             UserCodeError: the input failed; nothing is taken then, and nothing lost.
         """
-        self._hold(size)
-        joint = self._held[0]
-        if len(self._held) > 1:
-            joint = [np.concatenate(arrays) for arrays in zip(*self._held, strict=True)]
-        self._held = [[array[size:] for array in joint]] if len(joint[0]) > size else []
+        self._draw_until(size)
+        joint = self._batches[0]
+        if len(self._batches) > 1:
+            joint = [np.concatenate(arrays) for arrays in zip(*self._batches, strict=True)]
+        self._batches = [[array[size:] for array in joint]] if len(joint[0]) > size else []
         self.taken += size
         return [array[:size] for array in joint]
 
     def skip(self, size: int) -> None:
-        """Leaves the next `size` examples out."""
+        """Skips the next `size` examples."""
         while size > 0:
-            self._hold(1)
-            some = min(size, sum(len(batch[0]) for batch in self._held))
+            self._draw_until(1)
+            some = min(size, sum(len(batch[0]) for batch in self._batches))
             self.take(some)
             size -= some
 
-    def _hold(self, size: int) -> None:
+    def _draw_until(self, size: int) -> None:
         """Draws until so many examples are there."""
-        while sum(len(batch[0]) for batch in self._held) < size:
-            self._held.append(self._drawn())
+        while sum(len(batch[0]) for batch in self._batches) < size:
+            self._batches.append(self._drawn())
 
     def _drawn(self) -> list[Array]:
         """The next batch that has an example."""

@@ -1,8 +1,8 @@
 """A worker's input: the user's dataset, iterated in a session of its own beside the training session.
 
-The training session comes and goes with the views of the cluster; this one stays, so the position in the
-data does.  Batches are fed.  (A tf.data iterator that two sessions of a cluster share by name crashes the
-process; feeding a small batch costs under 0.1 ms.)
+Each view of the cluster has a training session of its own; this session stays open, and keeps the position in the
+data.  Batches are fed.  (A tf.data iterator that two sessions of a cluster share by name crashes the process; feeding
+a small batch costs under 0.1 ms.)
 
 An input_fn that calls `context.shards` is read shard by shard (shard_reader.py), instead of without an end.
 """
@@ -36,7 +36,7 @@ MOST_MINIBATCHES = AT_MOST["local_steps"]  # of a step with data shards, each of
 
 
 def require_fit(job: JobConfig, inputs: InputStream) -> None:
-    """Raises UsageError if the job's settings do not fit what a step takes, or the data shards of the input, if any."""
+    """Raises UsageError if the job's settings do not fit the batch of a step, or the data shards of the input."""
     if job.has_shares and inputs.minibatches > 1:
         raise UsageError("--devices: batch_policy throughput is for one device a worker: a share is one batch")
     if inputs.shards is not None and inputs.minibatches > MOST_MINIBATCHES:
@@ -59,10 +59,10 @@ def require_fit(job: JobConfig, inputs: InputStream) -> None:
 
 
 class InputStream:
-    """Batches of one dataset.  One for training begins again at its end: `train_steps` ends a job.
+    """Batches of one dataset.  One for training starts again at its end: `train_steps` ends a job.
 
-    minibatches: that a training step takes.  data_errors: what becomes of one that the input fails to make.
-    any_size: whether a step takes any number of examples (examples.py), so that batches must be dense.
+    minibatches: of a training step.  data_errors: handles a batch that the input fails to make.
+    any_size: whether a step may have any number of examples (examples.py), so that batches must be dense.
     shards: reads the data shard by shard; None: without an end.
     """
 
@@ -86,7 +86,7 @@ class InputStream:
                 raise UsageError(f"{self.name} returned {type(dataset).__name__}; it must return a tf.data.Dataset")
             by_shards = context.mode == TRAIN and part.sharding is not None
             if context.mode == TRAIN and not by_shards:
-                dataset = dataset.repeat()  # to begin anew from outside stalls for up to a second, on a busy machine
+                dataset = dataset.repeat()  # to restart it from outside stalls for up to a second, on a busy machine
             if context.mode != TRAIN and context.eval_batches is not None:
                 dataset = dataset.take(context.eval_batches)
             cardinality = tf.data.experimental.cardinality(dataset)
@@ -106,7 +106,7 @@ class InputStream:
         self._ahead: DrawnAhead | None = None
         self._returned: deque[list[Array]] = deque()
         self.drawn = 0  # batches of steps that were handed out
-        self._begun: list[DrawnBatch] = []  # a step, of which the other mini-batches are still to come
+        self._begun: list[DrawnBatch] = []  # mini-batches of a step that is not complete
         self._ended: BaseException | None = None  # why no shard is read any more
         self._next = self._session.make_callable(self.layout.tensors)
         with blame(self.name):  # a file of a vocabulary, or of the data, may be missing
@@ -160,16 +160,13 @@ class InputStream:
         return batch
 
     def draw_endlessly(self) -> list[Array]:
-        """What the next training step takes, one mini-batch after the other; drawn while the step before ran.
-
-        The data have no end.
-        """
+        """The batch of the next training step, one mini-batch after the other; drawn while the step before ran."""
         batch = self.draw_if_any()
         assert batch is not None, "for an input without shards"
         return batch
 
     def draw_if_any(self) -> list[Array] | None:
-        """As `draw_endlessly`; None if there is no shard to read now: then ask again, which waits for one a while."""
+        """As `draw_endlessly`; None if there is no shard to read now: the next call waits for one a while."""
         if self._returned:
             batch: list[Array] | None = self._returned.popleft()
         else:
@@ -185,17 +182,17 @@ class InputStream:
         return self.shards.reason if self.shards else ""
 
     def applied(self, batch: list[Array]) -> None:
-        """What a step took is in the variables, or was passed over."""
+        """Notes that the batch of a step is in the variables, or was skipped."""
         if self.shards:
             self.shards.applied(batch)
 
     def put_back(self, batch: list[Array]) -> None:
-        """What a step took is not in the variables: it is drawn again, where no example shall be left out."""
+        """Notes that the batch of a step is not in the variables: with data shards it is drawn again."""
         if self.shards:
             self._returned.append(batch)
 
     def give_back(self, batch: list[Array]) -> None:
-        """No step takes it: it is the next one that is drawn."""
+        """Returns a batch that no step used: it is the next one that is drawn."""
         self._returned.appendleft(batch)
         self.drawn -= 1
 
@@ -206,9 +203,9 @@ class InputStream:
         return batch
 
     def _draw_sharded_step(self) -> DrawnBatch | None:
-        """One with too few mini-batches at the end of what there is to read now has some of them twice.
+        """A step with too few mini-batches, at the end of the shards that can be read now, has some of them twice.
 
-        Once it has raised, so do all later calls: the coordinator must not hear that what failed was read.
+        Once it has raised, so do all later calls: no report to the coordinator may count a failed batch as read.
         """
         assert self.shards is not None
         if self._ended is not None:
@@ -238,7 +235,7 @@ class InputStream:
         return drawn
 
     def _passing_over(self, draw: Callable[[], Drawn | None]) -> Drawn | None:
-        """What it draws, behind what the user's code failed to make; None if it draws none."""
+        """The first batch drawn that the user's code does not fail to make; None if there is none."""
         while True:
             try:
                 drawn = draw()
@@ -251,17 +248,17 @@ class InputStream:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next draw has a batch at once, or knows at once that there is none."""
+        """Whether the next draw returns at once, with a batch or without one."""
         return bool(self._returned) or (self._ahead is not None and self._ahead.is_ready)
 
     def examples(self, batch: list[Array]) -> int:
-        """How many there are in what a step takes."""
+        """The number of examples in the batch of a step."""
         size = len(self.layout.tensors)
         minibatches = (batch[i : i + size] for i in range(0, len(batch), size))
         return sum(int(self.layout.examples(each, np.shape)) for each in minibatches)
 
     def miscounted(self, batch: list[Array]) -> UsageError | None:
-        """Why it is ambiguous what a mini-batch of a step weighs among others; None if it is not."""
+        """Why the weight of a mini-batch of a step is ambiguous; None if it is not."""
         size = len(self.layout.tensors)
         for i in range(0, len(batch), size):
             if differs := self.layout.miscounted(batch[i : i + size]):

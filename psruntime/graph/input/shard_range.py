@@ -1,4 +1,4 @@
-"""What `context.shards` gives: the range of the input that is read, and how the input is cut."""
+"""The value of `context.shards`: the range of the input that is read, and how the input is cut."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCHES = 8  # of a shard by default: a worker that is lost leaves two or three 
 class ShardRange:
     """The range of one dataset, in the current graph.
 
-    context: what input_fn is given.  sharding: None until input_fn has asked for a range.
+    context: the argument of input_fn.  sharding: None until input_fn has asked for a range.
     """
 
     def __init__(self, context: Context) -> None:
@@ -34,7 +34,7 @@ class ShardRange:
         return any(tensor.consumers() for tensor in (self._begin, self._end))
 
     def feed(self, shard: Shard) -> dict[Tensor, int]:
-        """What to feed to the initialisation of an iterator, so that it reads the shard: int64 []."""
+        """The feed of an iterator's initialisation, so that it reads the shard: int64 []."""
         return {self._begin: shard.begin, self._end: shard.end}
 
     def _cut(self, examples: int, size: int | None) -> tuple[Tensor, Tensor]:

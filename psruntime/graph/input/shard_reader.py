@@ -1,4 +1,4 @@
-"""Draws the batches of a dataset shard by shard, and gathers what became of them for the coordinator."""
+"""Draws the batches of a dataset shard by shard, and gathers reports of them for the coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psruntime.graph.base.types import Array
 class ShardSource(Protocol):
     """Where shards come from; rpc/worker/shard_taker.py has the real one.
 
-    reason: why there was none when one was asked for last, for people.
+    reason: why there was none at the last request, for people.
     """
 
     @property
@@ -25,15 +25,15 @@ class ShardSource(Protocol):
     def take(
         self, sharding: Sharding, news: Sequence[ShardNews], is_wanted: Callable[[], bool]
     ) -> tuple[Shard | None, bool]:
-        """(the next shard, or None: there is none now; whether the news were heard).
+        """(the next shard, or None: there is none now; whether the coordinator answered).
 
-        If there was none the time before, it may wait for one, as long as that `is_wanted`.  Raises what ends the
-        training.
+        If there was none the time before, it may wait for one while `is_wanted` returns true.  Raises the error that
+        ends the training.
         """
 
 
 class DrawnBatch(list[Array]):
-    """The arrays of what a step takes, and of which shards they are: an entry for each mini-batch."""
+    """The arrays of the batch of a step, and the shards they are of: an entry for each mini-batch."""
 
     def __init__(self, arrays: Iterable[Array], of: tuple[ShardBatch, ...]) -> None:
         super().__init__(arrays)
@@ -41,8 +41,8 @@ class DrawnBatch(list[Array]):
 
 
 @dataclass
-class _Unheard:
-    """What the coordinator has not heard of a shard; as in ShardNews."""
+class _Unreported:
+    """What was not reported yet of a shard; as in ShardNews."""
 
     batches: int | None = None
     applied: set[int] = field(default_factory=set)
@@ -53,10 +53,10 @@ class _Unheard:
 
 
 class ShardReader:
-    """`draw` is called by one thread, `applied` by another.
+    """Reads shard by shard.  `draw` is called by one thread, `applied` by another.
 
-    is_answered: whether the coordinator was reached when a shard was asked for last.
-    begin: begins to read a shard.  read: its next batch, as arrays; None at its end.
+    is_answered: whether the coordinator answered the last request for a shard.
+    begin: starts to read a shard.  read: its next batch, as arrays; None at its end.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class ShardReader:
         self._source: ShardSource | None = None
         self._shard: Shard | None = None  # that is read
         self._number = 0  # of its next batch
-        self._unopened: Shard | None = None  # that could not be read; the next draw passes it over
+        self._unopened: Shard | None = None  # that could not be read; the next draw skips it
         self._empty = 0  # shards in a row that had none
         self.is_answered = False
         self._lock = threading.Lock()  # guards what follows
-        self._news: dict[int, _Unheard] = {}  # by ticket
+        self._news: dict[int, _Unreported] = {}  # by ticket
 
     def take_from(self, source: ShardSource) -> None:
         """Before the first `draw`."""
@@ -88,7 +88,7 @@ class ShardReader:
 
         Raises:
             UsageError: no shard has a batch.
-            What ends the training, or what the input failed with: the next call goes on behind that batch.
+            The error that ends the training, or that of the input: the next call continues behind that batch.
         """
         if self._unopened is not None:
             self._leave(self._unopened)
@@ -104,17 +104,17 @@ class ShardReader:
             self._end(self._shard)
 
     def applied(self, batch: list[Array]) -> None:
-        """A batch is in the variables, or was passed over."""
+        """Notes that a batch is in the variables, or was skipped."""
         if isinstance(batch, DrawnBatch):
             with self._lock:
                 for each in batch.of:
-                    self._news.setdefault(each.shard.ticket, _Unheard()).applied.add(each.number)
+                    self._news.setdefault(each.shard.ticket, _Unreported()).applied.add(each.number)
 
     def _take(self) -> bool:
         assert self._source is not None, "`take_from` comes first"
         shard, calls_off = None, True
         while shard is None and calls_off:
-            news = self._unheard()
+            news = self._unreported()
             shard, answered = self._source.take(self.sharding, news, partial(self._is_all, news))
             self.is_answered = answered
             if answered:
@@ -140,16 +140,16 @@ class ShardReader:
 
     def _leave(self, shard: Shard) -> None:
         with self._lock:
-            self._news.setdefault(shard.ticket, _Unheard()).batches = self._number
+            self._news.setdefault(shard.ticket, _Unreported()).batches = self._number
         self._shard = None
 
-    def _unheard(self) -> list[ShardNews]:
+    def _unreported(self) -> list[ShardNews]:
         with self._lock:
             return [ShardNews(ticket, of.batches, frozenset(of.applied)) for ticket, of in self._news.items()]
 
     def _is_all(self, news: list[ShardNews]) -> bool:
-        """Whether there are no others that the coordinator has not heard."""
-        return self._unheard() == news
+        """Whether nothing else is unreported."""
+        return self._unreported() == news
 
     def _forget(self, answered: Sequence[ShardNews]) -> None:
         with self._lock:

@@ -28,7 +28,7 @@ from psruntime.graph.loop.alone_control import AloneControl, TrainsNoMoreError
 from psruntime.graph.loop.async_loop import AsyncLoop
 from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.recovery.ps_values import Portion, PsValues
+from psruntime.graph.recovery.ps_values import Chunk, PsValues
 from psruntime.graph.session.session import Preparing, ViewSessionCreator, WorkerServer, open_session
 from psruntime.graph.session.step_result import StepResult
 from psruntime.graph.session.view_hook import ViewHook
@@ -171,7 +171,7 @@ class _Carried:
 
     def run(self, session: Session, assignment: Assignment) -> Prepared:
         prepared = self._preparation.run(session, assignment)
-        for portion in self._ps_values.portions():
+        for portion in self._ps_values.chunks():
             self._own.write(session, portion, self._read(portion))
         return prepared
 
@@ -182,7 +182,7 @@ class _Carried:
         """What the parameters of a bucket were less what they are; by_rows: only rows that differ, and their numbers,
         int64."""
         values, numbers = [], []
-        for portion in self._ps_values.portions(bucket):
+        for portion in self._ps_values.chunks(bucket):
             change = self._read(portion) - self._own.read(own_session, portion)
             if by_rows:
                 rows = np.flatnonzero(change.reshape(len(change), -1).any(axis=1))
@@ -201,7 +201,7 @@ class _Carried:
         """Runs something on the ps of the job."""
         return _or_lost(self._runner.session.run, fetches, feed)
 
-    def _read(self, portion: Portion) -> Array:
+    def _read(self, portion: Chunk) -> Array:
         """From the ps of the job."""
         return _or_lost(self._ps_values.read, self._runner.session, portion)
 

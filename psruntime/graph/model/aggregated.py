@@ -1,8 +1,8 @@
-"""Variables with an aggregation: the model changes a copy on its worker, and a step pushes what it made of it.
+"""Variables with an aggregation: the model changes a copy on its worker, and a step pushes the result.
 
 The variable is a bucket on its ps.  The copy has the pulled value before the model first reads or changes it.  From
-then on until a step has read what the model made of it, it has the copies of its worker for itself: the steps of a
-pipeline share them.
+then on until a step has read the result, it has the copies of its worker exclusively: the steps of a pipeline share
+them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ASSIGN = "AssignVariableOp"
 class Copy:
     """The copy of one variable.
 
-    value: as pulled, on the worker.  begun: an operation after which the step has the copies for itself.
-    handle: what the model reads and changes, which waits for the value; own: that of the variable.
+    value: as pulled, on the worker.  begun: an operation after which the step has the copies exclusively.
+    handle: for the model's reads and changes, which waits for the value; own: that of the variable.
     """
 
     spec: VariableSpec
@@ -64,7 +64,7 @@ class Copy:
             return value
 
     def is_assigned(self, run: set[Op]) -> bool:
-        """Whether each of the operations `run` that change it assigns, in every step, what does not depend on it."""
+        """Whether each of the operations `run` that change it assigns, in every step, a value independent of it."""
         graph = self.own.graph
         changing = {graph.get_operation_by_name(name) for name in self.changing} & run
         return all(
@@ -76,9 +76,9 @@ class Copy:
 
 
 class Made(NamedTuple):
-    """What a step made of the copy.
+    """The result of a step in the copy.
 
-    pushed: its value where the model assigns one that does not depend on the one before, else its change; dense, of the
+    pushed: its value where the model assigns one that is independent of the one before, else its change; dense, of the
         variable's shape and dtype.
     """
 
@@ -105,7 +105,7 @@ class Aggregated:
 
     @property
     def sources(self) -> list[Tensor]:
-        """What the model reads and changes: the values and the handles."""
+        """The tensors that the model reads and changes: the values and the handles."""
         return [tensor for copy in self.copies.values() for tensor in (copy.value, copy.handle)]
 
     @property
@@ -119,7 +119,7 @@ class Aggregated:
         return [use.operation for copy in self.copies.values() for use in copy.uses]
 
     def made(self, ends: list[Tensor | Op]) -> dict[str, Made]:
-        """What a step makes of each variable that it changes.  ends: all of the model that the step runs."""
+        """The result of a step in each variable that it changes.  ends: all of the model that the step runs."""
         run = ancestors(ends)
         names = {op.name for op in run}
         changed = {name: copy for name, copy in self.copies.items() if copy.changing & names}

@@ -1,4 +1,4 @@
-"""The backward pass: the gradients of a model's loss, taken on the worker and laid out as the plan's buckets."""
+"""The backward pass: the gradients of a model's loss, computed on the worker and laid out as the plan's buckets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psruntime.graph.tables.segment_gradients import take_products
 def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, divisor: Tensor = None) -> dict[str, BucketGradient]:
     """Bucket name -> its gradient on worker `index`; a bucket that the loss does not depend on has none.
 
-    divisor: float64 [], the gradient is divided by it, at the loss; None: by nothing.
+    divisor: float64 [], by which the loss is divided; None: by nothing.
     """
     with tf1.device(worker_device(index)):
         taken = _Taken(pulled, plan, divisor)
@@ -48,7 +48,7 @@ class _Taken:
         self._of_fetched = {group.name: self._fetched(group) for group in plan.groups}
 
     def _fetched(self, group: TableGroup) -> list[list[BucketGradient]]:
-        """Those of the rows that were fetched together, of each ps; once for each time that some were."""
+        """For each fetch, those of the rows that were fetched together, of each ps."""
         fetched = self._pulled.lookups.fetched(group)
         gradients = [each.gradients([self._of_source[id(result)] for result in each.results]) for each in fetched]
         return [of_ps for of_ps in gradients if of_ps is not None]
@@ -79,7 +79,7 @@ class _Taken:
 
 
 def _joint(parts: list[BucketGradient], unique: bool = True) -> BucketGradient:
-    """The sum of gradients that name rows.  unique: whether the rows of each are."""
+    """The sum of sparse gradients.  unique: whether the rows of each are."""
     if len(parts) == 1 and unique:
         return parts[0]
     values = tf1.concat([part.values for part in parts], axis=0)

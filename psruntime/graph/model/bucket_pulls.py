@@ -1,4 +1,4 @@
-"""The pull of the buckets that a worker reads whole: all of each, or what changed since it pulled last."""
+"""The pull of the buckets that a worker reads whole: all of each, or the changes since its last pull."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Pulled = tuple[Tensor, Tensor]  # (version, on the ps; values [size], on the wor
 
 
 def pulled_whole(store: BucketStore, index: int, wire: Wire) -> Pulled:
-    """All of a bucket, brought to worker `index`.
+    """All of a bucket, sent to worker `index`.
 
-    It arrives in the worker's host memory, from where one copy takes it to a GPU, as it travelled.  A tensor that
-    arrives for a GPU directly is decoded into a message first, and copied twice more: 90 MB took 77 ms, through host
+    It arrives in the worker's host memory, from where one copy moves it to a GPU, as it was sent.  A tensor that is
+    sent to a GPU directly is decoded into a message first, and copied twice more: 90 MB took 77 ms, through host
     memory 57, and 40 where that is pinned (graph/base/server.py).
     """
     version, master = store.pull()
@@ -36,10 +36,10 @@ def pulled_whole(store: BucketStore, index: int, wire: Wire) -> Pulled:
 
 
 def pulled_changes(logs: Iterable[ChangeLog], index: int, wire: Wire) -> dict[str, Pulled]:
-    """Bucket name -> its values on worker `index`, which keeps a copy, and is sent what changed."""
+    """Bucket name -> its values on worker `index`, which keeps a copy and receives the changes."""
     pulled = {}
     for ps, of_ps in groupby(sorted(logs, key=_ps_of), key=_ps_of):
-        copies = [(log, _HeldCopy(log.store.bucket, index)) for log in of_ps]
+        copies = [(log, _PulledCopy(log.store.bucket, index)) for log in of_ps]
         with tf1.device(worker_cpu(index)):
             positions = tf1.stack([copy.position.read_value() for _, copy in copies])
         with tf1.device(ps_device(ps)):
@@ -53,10 +53,10 @@ def pulled_changes(logs: Iterable[ChangeLog], index: int, wire: Wire) -> dict[st
     return pulled
 
 
-class _HeldCopy:
-    """What worker `index` has of a bucket since it pulled last.
+class _PulledCopy:
+    """Worker `index`'s copy of a bucket, as of its last pull.
 
-    position: of the bucket's log then, int64 []; before the first pull of a session one that no log knows.
+    position: of the bucket's log then, int64 []; before the first pull of a session one that no log has.
     """
 
     def __init__(self, bucket: Bucket, index: int) -> None:
@@ -64,21 +64,21 @@ class _HeldCopy:
         with tf1.device(self._cpu):
             self.position = worker_variable(f"position/{bucket.name}", [], tf1.int64, -1)
         with tf1.device(self._device):
-            self._values = worker_variable(f"held/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
+            self._values = worker_variable(f"pulled/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
 
     def brought_up(self, changes: Tensor, packed: Tensor) -> Tensor:
-        """The bucket with what came, see ChangeLog.since, as it travelled."""
+        """The bucket with these changes, see ChangeLog.since, as they were sent."""
         with tf1.device(self._cpu):
             position, indices = tf1.bitcast(changes[:2], tf1.int64), changes[2:]
         with tf1.device(self._device):
-            came, shape = tf1.identity(packed), self._values.shape  # a Switch would be moved to where its data is from
-            values, is_all = unpacked(came, self._values.dtype), tf1.equal(tf1.size(came), shape.num_elements())
+            sent, shape = tf1.identity(packed), self._values.shape  # a Switch would be moved to where its data is from
+            values, is_all = unpacked(sent, self._values.dtype), tf1.equal(tf1.size(sent), shape.num_elements())
             before = only_if(tf1.logical_not(is_all), self._values.read_value())
             some = tf1.tensor_scatter_nd_update(before, indices[:, tf1.newaxis], values)
             merged = tf1.raw_ops.Merge(inputs=[some, only_if(is_all, values)]).output
             merged.set_shape(shape)
             assigned = self._values.assign(merged, read_value=False)
-        with tf1.control_dependencies([assigned]):  # a copy that is newer than its position is brought up once more
+        with tf1.control_dependencies([assigned]):  # a copy that is newer than its position is updated once more
             moved = self.position.assign(position, read_value=False)
         with tf1.device(self._device), tf1.control_dependencies([moved]):
             return tf1.identity(merged)

@@ -1,11 +1,11 @@
-"""Capture: learns a model's variables, then lets the model read those on the ps through views.
+"""Capture: records a model's variables, then redirects its reads of those on the ps.
 
 A model_fn is built twice.  `record` runs it in a scratch graph and returns the specs, from which the plan is
 made.  `substitute` runs with the real graph: every variable is still made, so names, scopes, reuse and
-collections are the user's own, but reads of one that has a view go there.  Its own handle is never
-initialised or read.  One without a view is the worker's own copy.
+collections are the user's own, but the reads of one with a VariableRead are that one's.  Its own handle is never
+initialised or read.  A variable without one is the worker's own copy.
 
-The private attributes of tf.Variable that this takes are named here and nowhere else.
+The private attributes of tf.Variable that this uses are named here and nowhere else.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _ASSIGNS = (
 
 
 class Recorded(NamedTuple):
-    """specs: of the variables.  looked_up: names of those with which the model does nothing but lookups that can be put
-    together with others (graph/tables)."""
+    """specs: of the variables.  looked_up: names of those that the model only uses in lookups that can be joined with
+    others (graph/tables)."""
 
     specs: tuple[VariableSpec, ...]
     looked_up: frozenset[str]
 
 
 class Partition(NamedTuple):
-    """Which part of a larger variable one is, by its name, shape and the offset in it; both in entries per axis."""
+    """The larger variable that one is a part of: its name and shape, and the offset in it, in entries per axis."""
 
     whole: str
     shape: tuple[int, ...]
@@ -73,12 +73,12 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True)
 class Captured:
-    """What the model made in the real graph, by name.
+    """The variables that the model made in the real graph, by name.
 
     initial_values: the tensors that it would initialise its global variables with, as of the end of model_fn.
     pretrained: of those whose initial value is in a checkpoint, where.
-    copies: the variables that the worker has for itself and every process must know: not trainable, not local.
-    aggregated: those of the others whose copies a step begins with what is on the ps.
+    copies: the variables of which each worker has its own and every process has the spec: not trainable, not local.
+    aggregated: those of the others whose copies have the value of the ps at the start of a step.
     constraints: functions of trainable variables, for those that have one.
     partitions: of those that a partitioner made.
     own_operations: variable -> names of the operations that came with it.
@@ -132,12 +132,12 @@ def substitute(
 ) -> Iterator[Captured]:
     """While open, variables read as `variable_reads[name]`, and the model's global step as `global_step`.
 
-    declared: those that there may be; by default the views and any that are not trainable.
-    aggregated: of those with an aggregation, what makes them the copies of this worker.
+    declared: those that the model may make; by default those of `variable_reads` and any that are not trainable.
+    aggregated: of those with an aggregation, the copies of this worker.
     The initial value of a table is computed where the table is: TensorFlow puts it beside the handle.
 
     Raises:
-        UsageError: the model makes a variable that there may not be, or initialises one from a copy.
+        UsageError: the model makes a variable that is not declared, or initialises one from a copy.
     """
     known = None if declared is None else {_identity(spec) for spec in declared}
     captured = Captured()
@@ -199,7 +199,7 @@ def substitute(
 
 @contextmanager
 def _only_own_names() -> Iterator[None]:
-    """While open, tf.get_variable finds what the model makes alone: init_from_checkpoint goes through all names."""
+    """While open, tf.get_variable finds the model's variables alone: init_from_checkpoint looks at all names."""
     store = variable_scope._get_default_variable_store()._vars
     others = dict(store)
     store.clear()
@@ -210,7 +210,7 @@ def _only_own_names() -> Iterator[None]:
 
 
 def _identity(spec: VariableSpec) -> tuple[Any, ...]:
-    """What is the same each time that a model makes a variable, for training or for evaluation."""
+    """The attributes of a variable that are the same in training and in evaluation."""
     return spec.name, spec.shape, spec.dtype, spec.trainable
 
 
@@ -225,8 +225,8 @@ def _require_known(variable: Variable, known: Collection[tuple[Any, ...]]) -> No
 
 
 def _refuse_reads_of_copies(captured: Captured) -> None:
-    """A copy, or a variable with an aggregation, may have changed when another variable is initialised, and on another
-    worker it has another value.
+    """Raises UsageError if the initial value of a variable depends on a copy, or on a variable with an aggregation:
+    these may have changed by then, and differ between workers.
 
     A read that is guarded by whether the copy is initialised is that of its own initial value.
     """
@@ -243,7 +243,7 @@ def _refuse_reads_of_copies(captured: Captured) -> None:
 
 
 def _refuse_python(table: str, value: Tensor) -> None:
-    """The ps of a table computes its initial value, and has no functions of the worker's Python."""
+    """Raises UsageError if the initial value of a table calls Python: its ps computes it, and has not the worker's."""
     ops = [op for op in ancestors([value]) if op.type in PYTHON or any(inner.type in PYTHON for inner in inner_ops(op))]
     if ops:
         raise UsageError(
@@ -262,7 +262,7 @@ def _made(next_creator: Callable[..., Variable], settings: dict[str, Any]) -> Va
 
 
 def _initialized_value(variable: Variable, reads: list[tuple[Variable, Tensor]]) -> Tensor:
-    """What the variable begins with, which may become another value before model_fn ends; it is noted in `reads`."""
+    """The variable's initial value, which model_fn may still replace before it ends; it is noted in `reads`."""
     read = tf1.identity(variable.initial_value)
     reads.append((variable, read))
     return read
@@ -298,7 +298,7 @@ def _redirect(variable: Variable, variable_read: VariableRead) -> None:
 
 
 def _bind(variable: Variable, copy: Copy) -> None:
-    """Makes all that the model does with `variable` wait until it has the pulled value; a fetch of it is that value."""
+    """Makes every use of `variable` by the model wait for the pulled value; a fetch of it is that value."""
     variable._graph_element = copy.value
     variable.gradient_source = copy.bind(variable.handle)
     kind: Any = type(variable)
@@ -307,7 +307,7 @@ def _bind(variable: Variable, copy: Copy) -> None:
 
 @cache
 def _redirected(kind: type) -> type:
-    """A kind of variable like this one, whose gradients are those of its view: tf.gradients takes them of `handle`."""
+    """A subclass of this kind, whose gradients are those of its VariableRead: tf.gradients takes them of `handle`."""
     return type(
         f"Redirected{kind.__name__}",
         (kind,),
@@ -320,8 +320,8 @@ def _redirected(kind: type) -> type:
 
 
 def _leave_global_collection(variables: list[Variable]) -> None:
-    """Handles that are never initialised must not be found by code that saves or checks global variables; model_fn
-    itself finds them, as it would without psruntime."""
+    """Hides handles that are never initialised from code that saves or checks global variables.  model_fn itself finds
+    them, as it would without psruntime."""
     leave = {id(variable) for variable in variables}
     collection = tf1.get_collection_ref(tf1.GraphKeys.GLOBAL_VARIABLES)
     collection[:] = [v for v in collection if id(v) not in leave]

@@ -45,7 +45,7 @@ class PulledEvaluation:
     def measure(self, session: Session, on_batch: OnBatch = lambda _: None) -> dict[str, float]:
         """The model's metrics, and its mean loss as "loss", over one pass of the data.
 
-        session: of `graph`, on the current view.  on_batch: called after each batch with how far the evaluation is.
+        session: of `graph`, on the current view.  on_batch: called after each batch with the evaluation's progress.
 
         Raises:
             UsageError: input_fn failed.
@@ -55,12 +55,12 @@ class PulledEvaluation:
 
 
 class CheckpointEvaluation:
-    """Measures checkpoints on variables of its own, so it needs no ps and holds all of the model; of large tables that
-    are only looked up, the rows of some batches (rows_in_use.py).
+    """Measures checkpoints on variables of its own, so it needs no ps and has all of the model in memory; of large
+    tables that are only looked up, the rows of some batches (rows_in_use.py).
 
     Its graph is built when it is first needed.
 
-    on_batch: called after each batch with how far the evaluation is.
+    on_batch: called after each batch with the evaluation's progress.
     """
 
     def __init__(self, model: Model, context: Context, on_batch: OnBatch = lambda _: None) -> None:
@@ -68,7 +68,7 @@ class CheckpointEvaluation:
 
     @property
     def names(self) -> list[str]:
-        """What is measured.
+        """Names of the metrics.
 
         Raises:
             UsageError: input_fn or model_fn fails.
@@ -107,13 +107,13 @@ class CheckpointEvaluation:
             metrics = ModelMetrics(spec, batch, f"model_fn of {self._model.name}")
             variables = tf1.global_variables()
             rows = RowsInUse(variables)
-            held = [variable for variable in variables if not any(variable is each for each in rows.variables)]
-            return graph, metrics, tf1.train.Saver(held) if held else None, rows, variables
+            whole = [variable for variable in variables if not any(variable is each for each in rows.variables)]
+            return graph, metrics, tf1.train.Saver(whole) if whole else None, rows, variables
 
 
 def training_names(model: Model, layout: BatchLayout) -> set[str] | None:
-    """Names of the variables that the model has in mode train, with features and labels of this layout; None: it cannot
-    be built so."""
+    """Names of the variables that the model has in mode train, with features and labels of this layout; None if it
+    cannot be built with them."""
     with model_graph().as_default():
         features, labels, _ = layout.placeholders()
         try:

@@ -1,4 +1,4 @@
-"""Extracts from a model what it is besides its variables (core/plan/identity.py).
+"""Extracts from a model the facts that identify it, besides its variables (core/plan/identity.py).
 
 An optimizer is described by its class and the constants that it keeps as attributes.  A tensor that it makes of the
 learning rate, such as `0.1 * rate`, is described by its operations and constants.  Nothing that is described depends on
@@ -49,7 +49,7 @@ def identity_of(
 
 
 def versions() -> list[tuple[str, str]]:
-    """The facts that every process of a job has."""
+    """The versions that every process of a job has."""
     package = sys.modules[__package__.partition(".")[0]]  # rooms import nothing from above them
     return [(PSRUNTIME, package.__version__), (TENSORFLOW, tf.__version__), (PROTOCOL, "psruntime.v1, 3")]
 
@@ -77,11 +77,11 @@ def _of_rule(rule: Rule) -> Iterator[tuple[str, str]]:
 
 
 def _slots_of(optimizer: Optimizer) -> str:
-    """Names of what it keeps for a variable; empty if it keeps nothing, or that cannot be tried here."""
+    """Names of its slots for a variable; empty if it has none, or that cannot be tried here."""
     try:
         optimizer._create_slots([tf1.get_variable("variable", [2, 2], use_resource=True)])
         return ", ".join(sorted(optimizer.get_slot_names()))
-    except Exception:  # noqa: BLE001 - an optimizer of the user's; its update says what is wrong with it
+    except Exception:  # noqa: BLE001 - an optimizer of the user's; its update raises what is wrong with it
         return ""
 
 
@@ -95,7 +95,7 @@ def _constants(holder: object) -> Iterator[tuple[str, str]]:
 
 
 def _constant(value: object) -> str | None:
-    """None: it is no constant, or none whose value is known."""
+    """The value of a constant as text; None if it is none, or its value is unknown."""
     if isinstance(value, bool | int | float | complex | str | bytes):
         return repr(value)
     if isinstance(value, np.generic | np.ndarray):
@@ -111,9 +111,9 @@ def _constant(value: object) -> str | None:
 
 
 class Expressions:
-    """What tensors are computed from, as text: constants, and the types of operations.
+    """The expressions of tensors, as text: constants, and the types of operations.
 
-    ends: what an operation is called at which the text ends; empty: its inputs are described too.
+    ends: the name of an operation at which the text ends; empty: its inputs are described too.
     """
 
     def __init__(self, ends: Callable[[Op], str] = lambda _: "") -> None:
@@ -121,7 +121,7 @@ class Expressions:
         self._known: dict[tuple[Any, int], str] = {}
 
     def of(self, tensor: Tensor, depth: int = MOST_DEPTH) -> str:
-        """Of at most MOST_CHARS and the digest of what is beyond them."""
+        """The text of a tensor: at most MOST_CHARS, and the digest of what is beyond them."""
         key = tensor.ref(), depth
         if key not in self._known:
             self._known[key] = clipped(self._text(tensor, depth))
@@ -143,7 +143,7 @@ class Expressions:
 
 
 def _described(value: object) -> str:
-    """An object by its class and constants; a function, or what holds one, by its kind."""
+    """An object by its class and constants; a function, or an object that has one, by its kind."""
     if isinstance(value, type) or type(value).__module__ in ("builtins", "functools"):
         return FUNCTION
     constants = ", ".join(f"{name}={text}" for name, text in _constants(value))
@@ -151,7 +151,7 @@ def _described(value: object) -> str:
 
 
 def text_of(module: str) -> tuple[str, str]:
-    """(the file of a module, a digest of what is in it); both empty where there is none."""
+    """(the file of a module, a digest of its content); both empty where there is none."""
     file = getattr(sys.modules.get(module), "__file__", None)
     try:
         return (file, _digest(Path(file).read_bytes())) if file else ("", "")

@@ -1,10 +1,10 @@
-"""Several mini-batches in one step: takes their gradients and pushes their mean.
+"""Several mini-batches in one step: computes their gradients and pushes their mean.
 
 It is the gradient of the mean over all their examples, as of one large batch, and a layer that looks at the whole batch
 (batch normalisation) sees mini-batches.  All read the same pulled values; rows of a table are looked up for each.
 
 They are computed one after the other (--local-steps), with the memory of one, or beside each other on several devices
-(--devices, towers.py), or both: then each device takes one in every turn.
+(--devices, towers.py), or both: then each device computes one at a time.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def with_minibatches(
 
 
 class _InOrder:
-    """What the mini-batches do to the variables that the model changes, such as moving averages: one after the other.
+    """Orders the changes that mini-batches make to variables of the model, such as moving averages.
 
-    one_by_one: a change is made within a loop or a branch, which nothing can be made to wait for, so that whole
-    mini-batches have to be.
+    one_by_one: whether whole mini-batches run one after the other, because a change within a loop or a branch cannot
+    be ordered by itself.
     """
 
     def __init__(self, pulled: PulledModel, minibatch: Subgraph) -> None:
@@ -84,7 +84,7 @@ class _InOrder:
         self.one_by_one = any(op._get_control_flow_context() is not None for op in self._touching)
 
     def add(self, copy: Copy) -> None:
-        """The next mini-batch."""
+        """Orders the next mini-batch."""
         copied = [copy.of(op) for op in self._touching]
         if not self.one_by_one:
             for op in copied:
@@ -104,13 +104,13 @@ def _copy(minibatch: Subgraph, number: int, batch: list[Tensor], after: Op, move
 
 
 def _weighted(tensor: Tensor, weight: Tensor) -> Tensor:
-    """Times the weight, in the dtype in which sums are kept; what weighs nothing is 0, also if it is not finite."""
+    """Times the weight, in the dtype of sums; 0 if the weight is 0, also if the tensor is not finite."""
     wide = tf1.cast(tensor, summing(tensor.dtype))
     return tf1.math.multiply_no_nan(wide, tf1.cast(weight, wide.dtype))
 
 
 def _mean(total: Tensor, weight: Tensor, dtype: DType) -> Tensor:
-    """0 if all weighs nothing."""
+    """The weighted mean; 0 if the weight is 0."""
     return tf1.cast(tf1.math.divide_no_nan(total, tf1.cast(weight, total.dtype)), dtype)
 
 

@@ -1,7 +1,7 @@
 """The metrics of a model: checked when they are built, and measured over held-out data.
 
 A metric with several values is measured as one scalar for each: `recall/0`, `recall/1`, of a matrix `confusion/0/1`.
-So everything behind it (the log, the history, summaries, --keep-best) knows scalars alone.
+So the log, the history, summaries and --keep-best have only scalars.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from psruntime.graph.ops.ancestors import ancestors
 from psruntime.model import ModelSpec
 
 MOST_VALUES = 1000  # of one metric; each is a curve of TensorBoard
-RESERVED = frozenset({"event", "global_step", "kept", "reason", "traceback"})  # what the log says beside the values
+RESERVED = frozenset({"event", "global_step", "kept", "reason", "traceback"})  # fields of the log beside the values
 INSTEAD = "a metric is (value, update), two tensors, as tf.metrics makes them, for example tf.metrics.accuracy"
 
 
 class Measuring(NamedTuple):
-    """How far an evaluation is.  examples: as the features count them.  seconds: since it began."""
+    """The progress of an evaluation.  examples: as the features count them.  seconds: since it started."""
 
     batches: int
     examples: int
@@ -43,7 +43,7 @@ LOGGED_EVERY_S = 10.0
 
 
 def logged(log: Callable[..., None], on_batch: OnBatch = lambda _: None) -> OnBatch:
-    """`on_batch`, and a line `evaluating` of the log every ten seconds: data may have no end that is known."""
+    """`on_batch`, and a line `evaluating` of the log every ten seconds: the data may be long, or endless."""
     logged_s = 0.0
 
     def after(measured: Measuring) -> None:
@@ -59,7 +59,7 @@ def logged(log: Callable[..., None], on_batch: OnBatch = lambda _: None) -> OnBa
 
 
 def require_time(measured: Measuring, took_s: float, limit_s: float) -> None:
-    """Raises UserCodeError if an evaluation has taken what the end of the job may wait for it."""
+    """Raises UserCodeError if an evaluation has taken the time that the end of the job waits for it."""
     if took_s >= limit_s:
         raise UserCodeError(
             f"it did not end within {limit_s:g} s (5 times --drain-timeout): {measured}; do the data end? "
@@ -93,7 +93,7 @@ class ModelMetrics:
 
     @property
     def names(self) -> list[str]:
-        """What is measured.  A metric whose shape is only known when it is run has its own name here."""
+        """Names of the values.  A metric whose shape is only known when it is run has its own name here."""
         found = []
         for name, value in self.values.items():
             shape = value.shape.as_list() if value.shape.is_fully_defined() else []
@@ -122,7 +122,7 @@ class ModelMetrics:
         on_batch: OnBatch,
         load: Callable[[list[Feed]], None] | None = None,
     ) -> dict[str, float]:
-        """Their values over the rest of the data.  load: called with the next feeds before these are run."""
+        """Their values over the remaining data.  load: called with the next feeds before these are run."""
         updates = list(self.updates.values())
         batches, examples, began_s = 0, 0, time.monotonic()
         with users_errors(session.graph):
@@ -137,19 +137,19 @@ class ModelMetrics:
             return self.scalars(session)
 
     def feed(self, inputs: InputStream, drawn: list[Array]) -> Feed:
-        """Of one batch."""
+        """The feed of one batch."""
         return {self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))}
 
     def _feeds(self, inputs: InputStream, together_bytes: int) -> Iterator[list[Feed]]:
-        """Of the batches that are left; as many together as have so many bytes, one at least."""
+        """The feeds of the remaining batches, in lists that end once they have `together_bytes`."""
         feeds: list[Feed] = []
-        held = 0
+        total_bytes = 0
         while (drawn := inputs.draw()) is not None:
             feeds.append(self.feed(inputs, drawn))
-            held += sum(np.asarray(array).nbytes for array in drawn)
-            if held >= together_bytes:
+            total_bytes += sum(np.asarray(array).nbytes for array in drawn)
+            if total_bytes >= together_bytes:
                 yield feeds
-                feeds, held = [], 0
+                feeds, total_bytes = [], 0
         if feeds:
             yield feeds
 

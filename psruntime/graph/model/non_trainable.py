@@ -1,7 +1,7 @@
 """Variables that are not trainable: each has a ps copy and, unless it is a table, a worker copy on every worker.
 
-A worker copy belongs to its worker: the model's updates change it (moving averages), and no other worker sees that.
-The ps copy is what a checkpoint saves: the chief writes its worker copies there when a checkpoint is due, and a worker
+A worker copy belongs to its worker: the model's updates change it (moving averages), and no other worker reads it.
+A checkpoint saves the ps copy: the chief writes its worker copies there when a checkpoint is due, and a worker
 reads its own from there when it joins and after every restore.  In between they outlive its sessions, and the change
 of its graph with the mode: a variable of a worker's server is the same one in each of its graphs.
 """
@@ -48,7 +48,7 @@ class WorkerCopies:
     changed: names of the copies that the model changes -> names of the operations that do.
     own: of `changed`, those that are no moving averages, and so differ from worker to worker in more than noise.
     touching: names of all operations of the model that read or change one of those.
-    stamps: int64 [] each, that on ps 0, and that of the copies that this worker took last, 0 before.
+    stamps: int64 [] each, that on ps 0, and that of the copies that this worker read last, 0 before.
     writes: (ps, operation there) for everything that writes there.
     """
 
@@ -81,14 +81,14 @@ class WorkerCopies:
         self._lasting = tf1.get_collection_ref(LASTING)
 
     def restored(self, write: Callable[[Op, Feed], None]) -> None:
-        """Marks the copies on the ps as initialised or restored, so that every worker takes them.
+        """Marks the copies on the ps as initialised or restored, so that every worker reads them.
 
         write: runs operations that write, with a feed.
         """
         write(self._write_stamp, {self._restored: secrets.randbelow(1 << 62) + 1})
 
     def take(self, session: Session) -> None:
-        """At the start of a session, makes the copies those on the ps, and the worker's other lasting variables new.
+        """At the start of a session, reads the copies from the ps and initialises the worker's other lasting variables.
 
         Only if the ps were initialised or restored since this worker did so last.
         """
@@ -98,7 +98,7 @@ class WorkerCopies:
             session.run(self._take_stamp)
 
     def bring(self, write: Callable[[Any], dict[str, Array]]) -> list[str]:
-        """Brings this worker's copies to the ps.  Returns the names of those that are not finite, and stay here.
+        """Writes this worker's copies to the ps.  Returns the names of those that are not finite, and not written.
 
         write: runs fetches that write.
         """
@@ -108,8 +108,8 @@ class WorkerCopies:
 def _is_average(copy: Variable, changing: Collection[str]) -> bool:
     """Whether a copy is a moving average.
 
-    The layers of TensorFlow and Keras make theirs with aggregation MEAN, to be put together when they are read; those
-    of tf.train.ExponentialMovingAverage are known by the names of the operations that change them.
+    The layers of TensorFlow and Keras make theirs with aggregation MEAN, to be combined when they are read; those of
+    tf.train.ExponentialMovingAverage are recognised by the names of the operations that change them.
     """
     is_of_layer = (copy.aggregation, copy.synchronization) == (
         tf1.VariableAggregation.MEAN,
@@ -119,7 +119,7 @@ def _is_average(copy: Variable, changing: Collection[str]) -> bool:
 
 
 def _bring(copy: Variable, on_ps: Variable) -> tuple[Tensor, Op]:
-    """(whether the copy is finite, bool []; the operation that brings it, which has run by then)."""
+    """(whether the copy is finite, bool []; the operation that writes it, which has run by then)."""
     value = copy.read_value()
     is_finite = tf1.reduce_all(tf1.is_finite(value)) if value.dtype.is_floating else tf1.constant(True)
     brought = on_ps.assign(tf1.where(is_finite, value, on_ps.read_value()), read_value=False)

@@ -1,10 +1,10 @@
-"""Initial values that model_fn takes from a checkpoint by `tf.train.init_from_checkpoint` or `tf.train.warm_start`.
+"""Initial values that model_fn reads from a checkpoint by `tf.train.init_from_checkpoint` or `tf.train.warm_start`.
 
-TensorFlow replaces the initializer of a variable by an assignment to its handle.  The handle of a variable that is read
-through a view is never initialised, and the ps need not see the file.  So a variable of a captured model notes where
-its value is; the chief reads that in portions and writes it to the ps (graph/recovery/pretrained_values.py).
+TensorFlow replaces the initializer of a variable by an assignment to its handle.  The handle of a variable whose reads
+are redirected is never initialised, and the ps need not see the file.  So a variable of a captured model notes where
+its value is; the chief reads that in chunks and writes it to the ps (graph/recovery/pretrained_values.py).
 
-The private functions of TensorFlow that this takes the place of are named here and nowhere else.
+The private functions of TensorFlow that this replaces are named here and nowhere else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pretrained:
 
 
 def notes_pretrained(variable: Variable) -> None:
-    """From now on init_from_checkpoint only notes where the value of the variable is."""
+    """Makes init_from_checkpoint only note where the value of the variable is."""
     setattr(variable, _NOTES, True)
 
 
@@ -70,7 +70,7 @@ def _set_checkpoint_initializer(
 
 
 def _require_fit(variable: Variable, path: str, tensor: str, slice_spec: str) -> None:
-    """Raises UsageError: a variable cannot begin with this tensor."""
+    """Raises UsageError if a variable cannot have this tensor as its initial value."""
     name = variable.op.name
     where = f"tf.train.init_from_checkpoint: variable {name} cannot begin with {tensor} of {path}"
     if name in noted():

@@ -1,4 +1,4 @@
-"""A model on pulled buckets and tables: declares the store, pulls it, and builds the user's model_fn on the views."""
+"""A model on pulled buckets and tables: declares the store, pulls it, and builds the user's model_fn on its values."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class PulledModel:
     """A model in the current graph, built on the parameters that a step pulls.
 
     step_read: int64 [] on the worker, the global step as the model reads it.
-    logs: bucket name -> of its changes, where these alone are pulled.
+    logs: bucket name -> log of its changes, where only these are pulled.
     versions: bucket name -> int64 [], on the bucket's ps; the global step's too.
-    last: ps -> the bucket there that is pulled last, if they are to be closed, and what is on this worker then.
-    reads: variable name -> how the model reads it.  lookups: of the views of tables in groups.
-    id_rows: bucket name -> whose its rows are, of dynamic tables.
+    last: ps -> (the bucket there that is pulled last, a tensor that is on this worker then), see `begins_last`.
+    reads: variable name -> how the model reads it.  lookups: of tables in groups.
+    id_rows: bucket name -> the ids of its rows, of dynamic tables.
     ps_copies, worker_copies: of the variables that are not trainable.  aggregated: of those with an aggregation.
     captured: what the model made in the graph.
-    batch: the placeholders to feed.  examples: [], what it weighs.
+    batch: the placeholders to feed.  examples: [], its weight.
     updates: operations to be run in every step; none in evaluation.
     """
 
@@ -71,7 +71,7 @@ class PulledModel:
 
     @property
     def pulled(self) -> list[Op]:
-        """Operations after which the model begins: those that read what is on the ps."""
+        """The operations that read from the ps, after which the model starts."""
         of_reads = [tensor.op for read in self.reads.values() for tensor in (read.value, read.source)]
         others = [*self.lookups.sources, *self.aggregated.sources]
         return [self.step_read.op, *of_reads, *(tensor.op for tensor in others)]
@@ -79,7 +79,7 @@ class PulledModel:
     def pull_after(self, operations: dict[str, Op]) -> None:
         """Makes the pull of each of these buckets wait for an operation on its ps, the last one's for all there.
 
-        The edges are added to a graph that is built: what an update is made of is not known before the model is built
+        The edges are added to a graph that is built: the operations of an update exist only after the model is built
         on the pull.
 
         Raises:
@@ -140,7 +140,7 @@ def record_specs(model: Model, inputs: InputStream, mode: str) -> tuple[Variable
 
 
 def _require_trainable_rows(table: VariableSpec, group: int, is_looked_up: bool) -> None:
-    """Raises UsageError if the rows of a dynamic table cannot be given to ids."""
+    """Raises UsageError if the rows of a dynamic table cannot be assigned to ids."""
     if not is_looked_up:
         raise UsageError(
             f"dynamic table {table.name} is read in a loop, a branch or a function, or in another way than by "
@@ -166,7 +166,7 @@ def build_pulled_model(
     """Builds pull and model into the current graph, the model on worker `index`.
 
     declared: the variables on the ps, in the same graph.
-    begins_last: whether the model computes nothing before something was pulled from every ps, see PulledModel.last.
+    begins_last: whether the model computes nothing before a tensor was pulled from every ps, see PulledModel.last.
     """
     plan, stores, global_step = declared.plan, declared.buckets, declared.global_step
     ps_copies = PsCopies(plan)
@@ -238,7 +238,7 @@ def _pulled(store: BucketStore, index: int, wire: Wire) -> tuple[Tensor, Tensor]
 def _last_pulled(
     stores: dict[str, BucketStore], flat: dict[str, Tensor], pulls: dict[str, tuple[Tensor, Tensor]], step: PulledRead
 ) -> dict[int, tuple[str, Tensor]]:
-    """ps -> (bucket, what is on this worker once it was pulled): the smallest that is pulled anyway, else a scalar."""
+    """ps -> (bucket, a tensor that is here once it was pulled): the smallest that is pulled anyway, else a scalar."""
     last = {GLOBAL_STEP.ps: (GLOBAL_STEP.name, step.value)}
     by_size = sorted(stores.values(), key=lambda store: -store.bucket.size)
     for bucket in [store.bucket for store in by_size if store.bucket.is_table]:
@@ -249,7 +249,7 @@ def _last_pulled(
 
 
 def _step_of(spec: ModelSpec, examples: Tensor) -> list[Tensor | Op | Variable]:
-    """What a step, or a pass of an evaluation, may run of the model."""
+    """The tensors and operations of the model that a step, or a pass of an evaluation, may run."""
     metrics = [tensor for metric in (spec.metrics or {}).values() for tensor in tf1.nest.flatten(metric)]
     return [spec.loss, *([examples] if isinstance(examples, tf1.Tensor) else []), *metrics, *_given_updates(spec)]
 

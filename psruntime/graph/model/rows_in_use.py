@@ -1,7 +1,7 @@
-"""The rows of large variables that an evaluation looks up, so that it need not hold the others.
+"""The rows of large variables that an evaluation looks up, so that the others need no memory.
 
-Some batches are drawn first.  What they look up is known from them alone, so those rows are read from the checkpoint,
-a portion of the table at a time, and the lookups find them in these.
+Some batches are drawn first.  The ids that they look up depend on them alone, so those rows are read from the
+checkpoint, a chunk of the table at a time, and the lookups read these.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.types import Array, DType, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.ops.ancestors import ancestors
-from psruntime.graph.ops.row_portions import row_portions
+from psruntime.graph.ops.row_chunks import row_chunks
 
-LARGE_BYTES = 64 << 20  # a smaller variable is held whole
+LARGE_BYTES = 64 << 20  # a smaller variable is loaded whole
 BATCHES_BYTES = 256 << 20  # of batches for which rows are read at once
 _UNUSED = ("AssignVariableOp", "VarIsInitializedOp")  # in an evaluation
 
 
 class RowsInUse:
-    """Takes the large variables of the current graph, which is built, out of it, where they are only looked up.
+    """Replaces the large variables of the current graph, which is built, where they are only looked up.
 
-    A variable stays if anything but a lookup reads it, or if what it is looked up by does not depend on the batch
-    alone.
+    A variable stays if anything but a lookup reads it, or if its ids do not depend on the batch alone.
 
-    variables: those that were taken out, and have no value.
+    variables: those that were replaced, and have no value.
     """
 
     def __init__(self, variables: Iterable[Variable]) -> None:
@@ -50,7 +49,7 @@ class RowsInUse:
 
 
 class _Table:
-    """One variable, its lookups changed to find their rows among those that are loaded.  indices: what these take."""
+    """One variable, whose lookups read rows that are loaded.  indices: of its lookups."""
 
     def __init__(self, variable: Variable, lookups: list[Op]) -> None:
         self.variable = variable
@@ -62,7 +61,7 @@ class _Table:
         self._begin = part.var_offset if part else [0] * len(self._shape)
         self._slice = tf1.placeholder(tf1.string, [], name="slice")
         self._path = tf1.placeholder(tf1.string, [], name="path")
-        (self._portion,) = tf1.raw_ops.RestoreV2(
+        (self._chunk,) = tf1.raw_ops.RestoreV2(
             prefix=self._path, tensor_names=[self._name], shape_and_slices=self._slice[None], dtypes=[self._dtype]
         )
         self._ids = _Loaded(f"{variable.op.name}/ids_in_use", tf1.int64, [None])
@@ -76,11 +75,11 @@ class _Table:
             wrong = ids[0] if ids[0] < 0 else ids[-1]
             raise ValueError(f"row {wrong} of {self.variable.op.name} is looked up, which has {self._height} rows")
         rows = np.empty([ids.size, *self._row_shape], self._dtype.as_numpy_dtype)
-        for start, count in row_portions((self._height, *self._row_shape), self._dtype.size):
+        for start, count in row_chunks((self._height, *self._row_shape), self._dtype.size):
             first, end = np.searchsorted(ids, [start, start + count])
             if first < end:
-                portion = session.run(self._portion, {self._path: path, self._slice: self._slice_of(start, count)})
-                rows[first:end] = portion[ids[first:end] - start]
+                chunk = session.run(self._chunk, {self._path: path, self._slice: self._slice_of(start, count)})
+                rows[first:end] = chunk[ids[first:end] - start]
         session.run([self._ids.assign, self._rows.assign], {self._ids.value: ids, self._rows.value: rows})
 
     def _slice_of(self, start: int, count: int) -> str:
@@ -103,7 +102,7 @@ class _Table:
 
 
 class _Loaded:
-    """A tensor that is kept in the session.  assign: an operation that gives it the `value`, a placeholder."""
+    """A tensor that is kept in the session.  assign: an operation that assigns it the `value`, a placeholder."""
 
     def __init__(self, name: str, dtype: DType, shape: list[int | None]) -> None:
         self._dtype, self._shape = dtype, shape

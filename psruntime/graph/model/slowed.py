@@ -1,7 +1,7 @@
-"""A model whose steps take several times as long as they do: what one slow machine does to a job, tried on a fast one.
+"""A model whose steps take several times as long: the effect of one slow machine on a job, tried on a fast one.
 
-The time is waited for between pull and push, where a slow processor spends it: other workers go on meanwhile, and the
-update is as stale as that of a slow machine.  It takes no processor.
+The wait is between pull and push, where a slow processor spends its time: other workers continue meanwhile, and the
+update is as stale as that of a slow machine.  It uses no processor time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.base.types import Array
 from psruntime.model import TRAIN, Model, ModelSpec
 
-MEASURED = 9  # last steps; their median is what a step takes
+MEASURED = 9  # last steps, whose median is the time of a step
 
 
 def slowed(model: Model, times: float) -> Model:

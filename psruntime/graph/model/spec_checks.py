@@ -1,4 +1,4 @@
-"""What model_fn returned, checked in the scratch graph, where variables are still variables."""
+"""Checks the ModelSpec that model_fn returned in the scratch graph, where variables are not yet redirected."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ class Towers:
         return 1 + max((number_of(name) for name in self.devices if name.startswith("cpu")), default=0)
 
     def scope(self) -> AbstractContextManager[None]:
-        """Where the first tower is built; what names a device itself is not moved."""
+        """The device of the first tower; operations that name a device themselves are not moved."""
         return tf1.device(_full(self.devices[0])) if self.devices else nullcontext()
 
     def moved(self, minibatch: int, index: int) -> Callable[[str], str]:
-        """What gives an operation's device in the tower of a mini-batch of worker `index`, from that in the first.
+        """A function of an operation's device in the first tower: its device in that of this mini-batch.
 
         An operation moves if it is on the first tower's device, or on none of the worker's.
         """
@@ -56,7 +56,7 @@ ONE_TOWER = Towers()
 def find_towers(names: tuple[str, ...], per_gpu: int = 1) -> Towers:
     """The towers on the devices of these names, see psruntime/config/devices.py.
 
-    per_gpu: virtual GPUs that each is made into.  Of gpu:auto the GPU was chosen, and is the only one by now.
+    per_gpu: virtual GPUs of each GPU.  With gpu:auto the GPU was chosen, and is the only one by now.
 
     Raises:
         UsageError: this machine has no such GPU, as far as TensorFlow sees.

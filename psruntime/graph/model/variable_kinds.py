@@ -1,10 +1,10 @@
-"""Kinds of variables that a model makes, and which of them can be had on the ps.
+"""Kinds of variables that a model makes, and where each is kept.
 
 trainable                       a bucket on the ps, changed by updates
 the global step                 psruntime's own, on ps 0; read only
-local (LOCAL_VARIABLES)         on the worker, made anew in every session: metrics
+local (LOCAL_VARIABLES)         on the worker, initialised in every session: metrics
 otherwise, changed by the model a copy on every worker, the chief's is saved: moving averages; with an aggregation a
-                                bucket on the ps, changed by what the workers make of it
+                                bucket on the ps, changed by the results of the workers
 otherwise, only looked up       a table on the ps
 otherwise                       a copy on every worker
 """
@@ -27,18 +27,18 @@ def is_global_step(variable: Variable) -> bool:
 
 
 def is_worker_local(variable: Variable) -> bool:
-    """Whether no other process has to know it."""
+    """Whether no other process needs it."""
     return _is_in(tf1.GraphKeys.LOCAL_VARIABLES, variable)
 
 
 def aggregation_of(variable: Variable, uses: list[Use]) -> str:
-    """How what the workers make of a variable that is not trainable is put together; empty if it is not.
+    """How the workers' results of a variable that is not trainable are combined; empty if they are not.
 
     The layers of TensorFlow and Keras make their moving averages with aggregation MEAN, to be read as one: each worker
     has its own between two reads.
 
     Raises:
-        UsageError: values of its dtype cannot be put together so.
+        UsageError: values of its dtype cannot be combined so.
     """
     kind: str = variable.aggregation.name
     on_read = variable.synchronization == tf1.VariableSynchronization.ON_READ
@@ -55,7 +55,7 @@ def aggregation_of(variable: Variable, uses: list[Use]) -> str:
 
 
 def spec_of(variable: Variable, uses: list[Use]) -> VariableSpec | None:
-    """What the plan has to know of a variable with these uses; None if nothing.
+    """The spec of a variable with these uses, for the plan; None if it has none.
 
     Raises:
         UsageError: it is of a kind that is not supported, or the model changes it and must not.

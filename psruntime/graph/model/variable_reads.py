@@ -1,7 +1,7 @@
-"""Views: how the model reads a variable whose master is on a ps.
+"""How the model reads a variable whose master is on a ps.
 
-A pulled view is the whole value, pulled before the step and cut out of the buckets.  Those of tables, which stay on the
-ps, are in graph/tables.
+A PulledRead has the whole value, pulled before the step and cut out of the buckets.  The reads of tables, which stay on
+the ps, are in graph/tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from psruntime.graph.base.types import Tensor
 class VariableRead(Protocol):
     """Reads of one variable, as operations of a worker.
 
-    value: the whole variable, in its shape.  source: what the gradients are taken with respect to.
+    value: the whole variable, in its shape.  source: the tensor of which gradients are taken.
     handle_device: the device of the variable's own handle and initial value, None for that of the model.
     """
 
@@ -50,7 +50,7 @@ class PulledRead:
 
 
 def unpacked_buckets(plan: Plan, pulled: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Variable name -> its value, in its own shape, from [size] of each bucket that is brought here whole."""
+    """Variable name -> its value, in its own shape, from [size] of each bucket that is pulled whole."""
     parts: dict[Piece, Tensor] = {}
     for bucket in plan.buckets:
         if not bucket.is_table:
@@ -69,12 +69,12 @@ def unpacked_buckets(plan: Plan, pulled: dict[str, Tensor]) -> dict[str, Tensor]
 def parted(values: Tensor, sizes: list[int]) -> list[Tensor]:
     """[entries] in parts of these sizes, one after the other, of any shape.
 
-    TensorFlow copies the parts of a vector; of a matrix whose rows are as long as memory is aligned they share the
-    memory of the whole.  So the parts up to the first that is not of whole such rows are rows of a matrix.
+    TensorFlow copies the parts of a vector.  Those of a matrix share its memory if its rows are as long as memory is
+    aligned.  So the parts before the first that is not of whole such rows are rows of a matrix.
     """
     row = ALIGNED_BYTES // values.dtype.size
     count = next((number for number, size in enumerate(sizes) if size % row), len(sizes))
     aligned = sum(sizes[:count])
-    first, rest = (values[:aligned], values[aligned:]) if count < len(sizes) else (values, None)
+    first, remainder = (values[:aligned], values[aligned:]) if count < len(sizes) else (values, None)
     parts = tf1.split(tf1.reshape(first, [-1, row]), [size // row for size in sizes[:count]]) if count else []
-    return [*parts, *([] if rest is None else tf1.split(rest, sizes[count:]))]
+    return [*parts, *([] if remainder is None else tf1.split(remainder, sizes[count:]))]

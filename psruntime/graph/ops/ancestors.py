@@ -10,10 +10,10 @@ from psruntime.graph.base.types import Op, Tensor
 def ancestors(
     of: Iterable[Tensor | Op], stops_at: Callable[[Op], bool] = lambda _: False, data_only: bool = False
 ) -> set[Op]:
-    """The operations of these tensors and operations, and all that have to run before them.
+    """The operations of these tensors and operations, and all that run before them.
 
-    stops_at: whether an operation does not count, and so nothing that only it depends on.
-    data_only: without what only has to run before, and gives no value.
+    stops_at: whether to leave out an operation, and with it what only it depends on.
+    data_only: whether to leave out control inputs, which run before but give no value.
     """
     found: set[Op] = set()
     waiting: list[Op] = [getattr(each, "op", each) for each in of]

@@ -1,7 +1,7 @@
 """Large tensors of one value that no session keeps.
 
-TensorFlow makes a constant of a fill whose shape it can know before, and a session holds its constants as long as it
-lives: the size of a large variable would stay taken on its ps once more, and again for each copy that begins so.
+TensorFlow makes a constant of a fill whose shape is static, and a session keeps its constants until it is closed: the
+ps would keep the size of a large variable once more, and again for each copy that is initialised like this.
 """
 
 from __future__ import annotations
@@ -36,6 +36,6 @@ def initialise(variable: Variable) -> Op:
 
 
 def at_run_time(number: int) -> Tensor:
-    """int64 []: a random one that can be no other, since TensorFlow draws nothing before a graph runs."""
+    """`number`, int64 [], which TensorFlow cannot fold into a constant: it is drawn at random from a range of one."""
     least, limit = (tf1.constant(each, tf1.int64) for each in (number, number + 1))
     return tf1.raw_ops.RandomUniformInt(shape=tf1.constant([], tf1.int32), minval=least, maxval=limit)

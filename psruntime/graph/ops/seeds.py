@@ -20,7 +20,7 @@ STRIDE = 1_000_003  # a prime, so that the seeds of two workers meet for far apa
 
 
 def is_deterministic() -> bool:
-    """Whether operations are to be deterministic, by TF_DETERMINISTIC_OPS: each that draws needs a seed then."""
+    """Whether TF_DETERMINISTIC_OPS asks for deterministic operations: each that draws numbers needs a seed then."""
     return bool(_pywrap_determinism.is_enabled())
 
 
@@ -36,7 +36,7 @@ class WorkerGraph(tf1.Graph):  # type: ignore[misc]
     """A graph in which worker `index` draws numbers of its own.
 
     Every seed of an operation is combined with that of its graph, so the graph's is moved by the index.
-    Worker 0 draws what plain TensorFlow draws.  Initial values are the same whoever computes them.
+    Worker 0 draws what plain TensorFlow draws.  Initial values are the same on every worker.
     """
 
     def __init__(self, index: int) -> None:
@@ -84,7 +84,7 @@ class Reseeded:
         self.functions: list[Proto] = []
 
     def reseed(self, node: Proto) -> bool:
-        """Changes a NodeDef, if it draws or calls what does; whether it was changed."""
+        """Changes a NodeDef that draws numbers, or calls a function that does; returns whether it was changed."""
         changed = False
         if "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):  # 0 and 0: no seed was given
             node.attr["seed2"].i = (node.attr["seed2"].i + self._number * STRIDE) % SPACE

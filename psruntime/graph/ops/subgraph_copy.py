@@ -14,12 +14,12 @@ from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.seeds import Reseeded
 
-AFTER = "psruntime/after"  # what stands for the operation that has to run before, in a copied definition
+AFTER = "psruntime/after"  # the stand-in for the operation that has to run before, in a copied definition
 TABLES = ("MutableDenseHashTable", "MutableDenseHashTableV2")  # resources that take inputs
 
 
 class Subgraph:
-    """The operations from `inputs`, tensors, to `targets`, tensors and operations, that have to run once a copy.
+    """The operations from `inputs`, tensors, to `targets`, tensors and operations, of which each copy has its own.
 
     boundary: operations at which the part ends on the other side.
     """
@@ -32,13 +32,13 @@ class Subgraph:
         self._library = tf1.get_default_graph().as_graph_def().library  # once: it takes all of the graph
 
     def __contains__(self, operation: Op) -> bool:
-        """Whether a copy has one of its own."""
+        """Whether each copy has its own of this operation."""
         return operation in self._operations
 
     def copy(
         self, number: int, inputs: Iterable[Tensor], after: Op, moved: Callable[[str], str] = lambda device: device
     ) -> Copy:
-        """Copy `number`, from 1, that reads `inputs` and begins when operation `after` has run.
+        """Copy `number`, from 1, that reads `inputs` and starts when operation `after` has run.
 
         Its random operations draw numbers of their own.  moved: gives the device of a copied operation from that of the
         original; what uses a variable or another resource stays where that is.
@@ -55,7 +55,7 @@ class Subgraph:
             node.attr.pop("_class", None)
             if all(tensor.dtype != tf1.resource for tensor in op.inputs):
                 node.device = moved(node.device)
-            if "frame_name" in node.attr:  # loops that run beside each other are told apart by it
+            if "frame_name" in node.attr:  # distinguishes loops that run beside each other
                 node.attr["frame_name"].s += b"/minibatch_%d" % number
             reseeded.reseed(node)
             outer.update({t.name: given.get(t, t) for t in op.inputs if t.op not in self._operations})
@@ -74,7 +74,7 @@ class Subgraph:
             )
         for operation, copy in zip(operations, copies, strict=True):
             for tensor, copied in zip(operation.outputs, copy.outputs, strict=True):
-                copied.set_shape(tensor.shape)  # what the model said of it in Python is not in the definition
+                copied.set_shape(tensor.shape)  # a shape that the model set in Python is not in the definition
         return Copy(dict(zip(operations, copies, strict=True)), given)
 
 

@@ -1,7 +1,7 @@
 """Some rows of an initial value, without the others: to the bit what the whole value has there.
 
-An initializer draws random numbers and then goes on entry by entry.  TensorFlow numbers what it draws, so any of it can
-be drawn by itself: an operation of `tf.random`'s stateless kind with the same key begins at any number.
+An initializer draws random numbers and then computes entry by entry.  TensorFlow numbers its draws, so any of them can
+be drawn by itself: an operation of `tf.random`'s stateless kind with the same key starts at any number.
 
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), whose Philox 4x32-10 both kinds are; how
 draws are numbered is in tensorflow/core/kernels/random_op_cpu.h.
@@ -46,7 +46,7 @@ _BY_ENTRY: dict[str, Callable[..., Tensor]] = {
 
 
 def rows_of(value: Tensor, key: Key) -> Rows | None:
-    """What makes rows of `value`, a tensor of static shape [rows, ...]; None if it has to be computed whole."""
+    """A function for rows of `value`, a tensor of static shape [rows, ...]; None if it has to be computed whole."""
     op, shape = value.op, value.shape
     if op.type == "Fill":
         return lambda _, rows: tf1.fill(_shaped(rows, shape), op.inputs[1])

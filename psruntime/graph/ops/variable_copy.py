@@ -5,11 +5,11 @@ from __future__ import annotations
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.types import Op, Tensor, Variable
-from psruntime.graph.ops.row_portions import move
+from psruntime.graph.ops.row_chunks import move
 
 
 class VariableCopy:
-    """A copy of `variable`, by default beside it.  `suffix` tells it from the variable's other copies."""
+    """A copy of `variable`, by default on its device.  `suffix` distinguishes it from the variable's other copies."""
 
     def __init__(self, variable: Variable, suffix: str, device: str | None = None) -> None:
         self.variable = variable
@@ -20,7 +20,7 @@ class VariableCopy:
             self._handle = tf1.raw_ops.VarHandleOp(dtype=self._dtype, shape=variable.shape, shared_name=name)
 
     def take(self) -> Op:
-        """An operation that copies what the variable holds.
+        """An operation that copies the variable's value.
 
         The copy shares the variable's memory until that is next updated, unless it is updated by rows.
         """
@@ -30,15 +30,15 @@ class VariableCopy:
             return tf1.raw_ops.AssignVariableOp(resource=self._handle, value=value)
 
     def assign(self, value: Tensor) -> list[Op]:
-        """Operations that make the copy this value, of a tensor on any device; as those of `move`."""
+        """Operations that assign the copy this value, a tensor on any device; as those of `move`."""
         return move(value, self._handle, tuple(self.variable.shape.as_list()))
 
     def give_back(self) -> list[Op]:
-        """Operations that make the variable what the copy holds; as those of `move`."""
+        """Operations that assign the variable the value of the copy; as those of `move`."""
         return move(self.read(), self.variable.handle, tuple(self.variable.shape.as_list()))
 
     def read(self) -> Tensor:
-        """What it holds, as the variable, where it is."""
+        """Its value, of the variable's shape and dtype, on its device."""
         with tf1.device(self._device):
             value = tf1.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
             value.set_shape(self.variable.shape)

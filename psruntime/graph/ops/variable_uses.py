@@ -1,4 +1,4 @@
-"""What a graph does with a variable: the operations that take its handle, also within functions and control flow."""
+"""What a graph does with a variable: the operations that use its handle, also within functions and control flow."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ LASTING = "psruntime/lasting"  # the collection of those that the sessions of a 
 def worker_variable(name: str, shape: Sequence[int], dtype: DType, value: int = 0, lasting: bool = False) -> Variable:
     """A variable on the current device, with this value in every new session.
 
-    lasting: it has the value when the variables of the job were initialised or restored, and keeps what it holds in
-    every other new session, in those of another graph of the worker, too (WorkerCopies.take).
+    lasting: it has this value when the variables of the job were initialised or restored, and keeps its own in every
+    other new session, in those of another graph of the worker, too (WorkerCopies.take).
     """
     with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
         return tf1.get_variable(

@@ -1,8 +1,8 @@
-"""Gives every variable on the ps the model's own initial value.
+"""Assigns every variable on the ps the model's own initial value.
 
-Values that are computed from other variables are assigned after these.  What is assigned in one run shares the
-random values that it has in common.  A table's value is computed on a ps; that of a large one where its rows are.
-What model_fn takes from a checkpoint is read by the chief before any value that depends on it is computed.
+Values that are computed from other variables are assigned after these.  Values of one run that depend on the same
+random numbers share them.  A table's value is computed on a ps; that of a large one where its rows are.
+The chief reads values of checkpoints that model_fn names before any value that depends on them is computed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.fills import initialise
-from psruntime.graph.ops.row_portions import assign_rows, row_portions
+from psruntime.graph.ops.row_chunks import assign_rows, row_chunks
 from psruntime.graph.recovery.pretrained_values import PretrainedValues
-from psruntime.graph.recovery.table_portions import TablePortions
+from psruntime.graph.recovery.table_chunks import TableChunks
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
@@ -39,14 +39,14 @@ class InitialValues:
         self._pretrained = PretrainedValues(graph, index)
         levels = _levels(graph)
         users = Counter(op for value in initial_values.values() for op in ancestors([value]))
-        self._made_anew = _guarded(graph, _made_anew(graph))
-        self._levels: list[tuple[list[Assigned], TablePortions]] = []
+        self._first = _guarded(graph, _assigned_first(graph))
+        self._levels: list[tuple[list[Assigned], TableChunks]] = []
         for level in range(max(levels.values(), default=0) + 1):
             values = {name: value for name, value in initial_values.items() if levels[name] == level}
             assigned = _guarded(graph, _assigned(graph, values, levels, level))
-            portions = TablePortions(graph, values, users)
-            whole = {name: value for name, value in values.items() if name not in portions.tables}
-            self._levels.append((assigned + _dealt_out(graph, whole), portions))
+            chunks = TableChunks(graph, values, users)
+            whole = {name: value for name, value in values.items() if name not in chunks.tables}
+            self._levels.append((assigned + _spread(graph, whole), chunks))
 
     def assign(
         self,
@@ -54,12 +54,12 @@ class InitialValues:
         every_ps: Collection[int],
         read: Callable[[PretrainedValues], None] = lambda _: None,
     ) -> None:
-        """Runs those of these ps, by `write(operations, feed)`, and by `read` what is in checkpoints."""
-        write(_on(every_ps, self._made_anew))
+        """Assigns those of these ps, by `write(operations, feed)`; `read` assigns those that are in checkpoints."""
+        write(_on(every_ps, self._first))
         read(self._pretrained)
-        for assigned, portions in self._levels:
+        for assigned, chunks in self._levels:
             write(_on(every_ps, assigned))
-            for operations, feed in portions.runs(every_ps):
+            for operations, feed in chunks.runs(every_ps):
                 write(operations, feed)
 
 
@@ -73,9 +73,9 @@ def _guarded(graph: TrainGraph, assigned: list[Assigned]) -> list[Assigned]:
     return assigned
 
 
-def _made_anew(graph: TrainGraph) -> list[Assigned]:
-    """The global step, what is kept beside the masters, and the variables that are filled row by row: the masters of
-    table groups, and what has values of a checkpoint."""
+def _assigned_first(graph: TrainGraph) -> list[Assigned]:
+    """The global step, the variables beside the masters, and the variables that are filled row by row: the masters of
+    table groups, and those with values of a checkpoint."""
     beside = [
         (store.bucket.ps, initialise(variable))
         for name, store in graph.model.stores.items()
@@ -89,12 +89,12 @@ def _made_anew(graph: TrainGraph) -> list[Assigned]:
 
 
 def _is_pretrained(graph: TrainGraph, bucket: Bucket) -> bool:
-    """Whether a part of it has values of a checkpoint."""
+    """Whether one of its variables has values of a checkpoint."""
     return any(piece.variable in graph.model.captured.pretrained for piece in bucket.pieces)
 
 
 def _levels(graph: TrainGraph) -> dict[str, int]:
-    """Variable -> how many others have to be initialised one after the other before it."""
+    """Variable -> the length of the longest chain of others that its initial value depends on."""
     levels: dict[str, int] = {}
     sources = {read.source.op: {name} for name, read in graph.model.reads.items()}
     for group in graph.plan.groups:
@@ -126,42 +126,42 @@ def _assigned(graph: TrainGraph, values: Values, levels: dict[str, int], level: 
     return assigned
 
 
-def _dealt_out(graph: TrainGraph, values: Values) -> list[Assigned]:
-    """Operations that deal out the rows of those tables of groups that are among the values, each behind the fence."""
+def _spread(graph: TrainGraph, values: Values) -> list[Assigned]:
+    """Operations that spread the rows of those tables of groups that are among the values, each behind the fence."""
     return [
         (bucket.ps, operation)
         for group in graph.plan.groups
         if not group.dynamic  # which has no rows yet
         for bucket in group.buckets
-        for operation in _dealt_to(graph, bucket, values)
+        for operation in _spread_to(graph, bucket, values)
     ]
 
 
-def _dealt_to(graph: TrainGraph, bucket: Bucket, values: Values) -> list[Op]:
-    """Those for one ps.  A table's value is computed on the ps of its first row; the rows of another one travel from
-    there in portions, one after the other."""
+def _spread_to(graph: TrainGraph, bucket: Bucket, values: Values) -> list[Op]:
+    """Those for one ps.  A table's value is computed on the ps of its first row, which sends the rows of another one in
+    chunks, one after the other."""
     master, row_shape = graph.model.stores[bucket.name].master, bucket.master_shape[1:]
     row_size = prod(row_shape)
     dealt: list[Op] = []
     for piece in (piece for piece in bucket.pieces if piece.variable in values):
         value, device = values[piece.variable], graph.model.reads[piece.variable].handle_device
-        for start, rows in row_portions((piece.size // row_size, *row_shape), value.dtype.size):
+        for start, rows in row_chunks((piece.size // row_size, *row_shape), value.dtype.size):
             begin = piece.start // row_size + start * piece.stride
             with tf1.control_dependencies(dealt[-1:]), tf1.device(device):
-                portion = value[begin : begin + (rows - 1) * piece.stride + 1 : piece.stride]
-            portion.set_shape([rows, *row_shape])
-            dealt.append(assign_rows(master.handle, piece.offset // row_size + start, portion))
+                chunk = value[begin : begin + (rows - 1) * piece.stride + 1 : piece.stride]
+            chunk.set_shape([rows, *row_shape])
+            dealt.append(assign_rows(master.handle, piece.offset // row_size + start, chunk))
             graph.fence.guard(bucket.ps, dealt[-1:])
     return dealt
 
 
 def _of_bucket(bucket: Bucket, values: Values, master: Variable) -> Tensor:
-    """The bucket's value; the variables that are not in `values` have what the master holds, or zeros without one."""
-    held = tf1.zeros([bucket.size], bucket.dtype) if master is None else master.read_value()
+    """The bucket's value; variables that are not in `values` have that of the master, or zeros without one."""
+    own = tf1.zeros([bucket.size], bucket.dtype) if master is None else master.read_value()
     pieces = []
     for piece in bucket.pieces:
         start = piece.start if piece.variable in values else piece.offset
-        flat = tf1.reshape(values.get(piece.variable, held), [-1])
+        flat = tf1.reshape(values.get(piece.variable, own), [-1])
         pieces.append(flat[start : start + piece.size])
     return tf1.reshape(tf1.concat(pieces, axis=0), bucket.master_shape)
 

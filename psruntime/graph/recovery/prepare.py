@@ -1,11 +1,11 @@
-"""What the chief does before a view may be used: initialise, restore or adopt its variables.
+"""Prepares a view before it may be used: the chief initialises, restores or adopts its variables.
 
 core/recovery/recovery.py decides which.  A ps is prepared when its prepared flag is the marker of the plan, which is
 written last.
 
-In mode sync live variables are adopted only if all buckets hold the same rounds: the view may have ended while
-one was being applied.  They are sealed first: what a session of an earlier view still has under way cannot
-close a round any more.
+In mode sync live variables are adopted only if all buckets have applied the same rounds: the view may have ended while
+one was being applied.  They are sealed first, so that no operation of an earlier view's session can still close a
+round.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 from psruntime.graph.update.row_flags import RowFlags
 
-AGAIN_S = 2.0  # until a checkpoint that could not be read is tried once more
+AGAIN_S = 2.0  # until a checkpoint that could not be read is read once more
 
 
 @dataclass
 class _Tries:
-    """What the tries of one preparation have met: a damaged checkpoint begins another one.
+    """The tries of one preparation so far: after a damaged checkpoint there is another one.
 
-    damaged: checkpoints that could not be read.  passed_over: those of them without which the next try does.
-    first_error: why the first try failed, of the newest checkpoint.  found: what the ps held before the first one, for
-    the log.
+    damaged: checkpoints that could not be read.  passed_over: those of them that the next try skips.
+    first_error: why the first try, of the newest checkpoint, failed.  found: the contents of the ps before the first
+    try, for the log.
     """
 
     damaged: set[str] = field(default_factory=set)
@@ -72,9 +72,9 @@ class Preparation:
     """The operations of worker `index` as the chief, in the training graph.
 
     With on_ps_loss "partial" the variables of live ps stay as they are when others are lost; never in mode sync.
-    sharded: whether the input is read by data shards.  Where variables come from anywhere they go back to the position
-    of the newest checkpoint, or to the beginning; also if they did in an earlier try that was not reported.
-    warm_start: what variables have instead of their initial values.
+    sharded: whether the input is read by data shards.  Whenever variables are restored or initialised, the shards go
+    back to the position of the newest checkpoint, or to the start; also after an earlier try that was not reported.
+    warm_start: values of variables instead of their initial ones.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Preparation:
         self._empty = graph.empty_ps
         every_ps = range(graph.plan.num_ps)
         with graph.graph.as_default(), tf1.device(worker_device(index)):
-            held = [_variables_on(graph, ps) for ps in every_ps]
-            self._flags = PreparedFlags(graph.controls, graph.plan.marker, held, graph.fence)
+            variables = [_variables_on(graph, ps) for ps in every_ps]
+            self._flags = PreparedFlags(graph.controls, graph.plan.marker, variables, graph.fence)
             self._counters = RestoredCounters(graph)
             self._round_states = [[r.state.read_value() for r in _rounds_on(graph, ps)] for ps in every_ps]
             self._unreported = Unreported(graph.fence) if sharded else None  # in a job with data shards
@@ -108,8 +108,8 @@ class Preparation:
             nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
             self._new_counters: list[list[Op]] = []
             self._seal, self._no_round = [], []
-            # Of each ps: whether it has rounds, which one has not that came while the job trained in another mode, and
-            # what it needs first to have them.
+            # Of each ps: whether it has rounds, which a ps that joined while the job trained in another mode has not,
+            # and the operations that make them.
             self._has_rounds: list[Tensor] = []
             self._new_sums: list[list[Op]] = []
             self._forget: list[list[Op]] = []  # which rows were touched since a checkpoint, on each ps
@@ -134,11 +134,11 @@ class Preparation:
 
     @property
     def flags(self) -> list[Tensor]:
-        """What `require` reads: of each ps its flag, int64 []."""
+        """The flag of each ps, int64 [], which `require` reads."""
         return self._flags.flags
 
     def warm_up(self, session: Session) -> None:
-        """Makes a session ready to adopt what the ps hold, and changes nothing."""
+        """Makes a session ready to adopt the variables on the ps, and changes nothing."""
         for read in (self._flags.flags, self._has_rounds, self._graph.read_step):
             session.run(read)
         with suppress(tf1.errors.FailedPreconditionError):  # there are no rounds yet
@@ -150,18 +150,18 @@ class Preparation:
         """Prepares the view of `session`.
 
         Raises:
-            JobFailedError: a ps holds the variables of another plan, or what was trained is lost.
+            JobFailedError: a ps has the variables of another plan, or trained variables are lost.
             CheckpointError: the folder cannot be written, or its checkpoint does not fit, or none can be read; and
                 nothing has been trained yet.
             CannotPrepareError: the same in a job that has trained, or this worker does not see the newest checkpoint.
-            ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
+            ReplacedError: a ps no longer admits this incarnation, so there is another chief.
         """
         tries = _Tries()
         while True:
             try:
                 return self._prepare(session, assignment, tries)
             except CheckpointError as error:
-                self._fence.require_admitted(session, assignment.incarnation)  # that other chief is why it failed
+                self._fence.require_admitted(session, assignment.incarnation)  # another chief may be why it failed
                 if isinstance(error, FolderOwnedError):
                     raise
                 tries.first_error = tries.first_error or error
@@ -180,7 +180,7 @@ class Preparation:
         except CheckpointError:
             if assignment.seen_step == 0:
                 raise
-            # A job that has trained goes on with what can be read; the next checkpoint says what is wrong.
+            # A job that has trained continues with what it can read; the next checkpoint reports what is wrong.
         self._claim_folder(session, assignment)
         contents = self._flags.read(session)
         write([self._new_counters[ps] for ps, content in enumerate(contents) if content is Contents.FRESH])
@@ -208,11 +208,11 @@ class Preparation:
             state = self._checkpoints.state(path) if path else SavedState(0)
             if path and (unlike := self._checkpoints.is_unlike(state)):
                 self._log("model_differs", checkpoint=path, reason=unlike)
-        # Before anything is begun: it may be gone.
+        # Before anything is changed: it may be gone.
         warm_values = self._warm_start.open(self._graph) if self._warm_start and not (replica or path) else None
         fresh = {ps for ps in recovery.ps if contents[ps] is Contents.FRESH}
         tries.found = tries.found or {"fresh_ps": len(fresh), "reason": recovery.reason}
-        # Before they are begun: they are fresh until then, and this is done again.
+        # Before they are marked as begun: they are fresh until then, and this is done again.
         self._counters.bring_back(write, fresh, state)
         if self._unreported:
             self._unreported.begin(session, assignment.incarnation, assignment.view.number)
@@ -267,8 +267,8 @@ class Preparation:
         )
 
     def _begin_rounds(self, session: Session, assignment: Assignment, write: Callable[..., None]) -> None:
-        """Where a ps has no rounds yet all ps begin them anew, at the highest attempt; the state, which tells that a ps
-        has them, is written last."""
+        """If a ps has no rounds yet, starts those of all ps at the highest attempt; the state, which marks that a ps
+        has rounds, is written last."""
         has = [bool(each) for each in session.run(self._has_rounds)]
         absent = [ps for ps, each in enumerate(has) if not each]
         if absent:
@@ -278,7 +278,7 @@ class Preparation:
             self._flags.measure(session, assignment.incarnation, absent)
 
     def _position(self, path: str | None) -> Position | None:
-        """How far the variables are with the data shards.  path: of the checkpoint that they come from, if any."""
+        """The position of the variables in the data shards.  path: of the checkpoint that they are from, if any."""
         if not self._unreported:
             return None
         try:
@@ -288,7 +288,7 @@ class Preparation:
             return START
 
     def _saved_step(self, assignment: Assignment) -> int | None:
-        """Returns the step of the newest checkpoint that may be restored; the latest known, if it is not seen here."""
+        """The step of the newest checkpoint that may be restored; the latest known, if this process cannot see it."""
         is_elsewhere = obstacle(self._checkpoints.newest_step(), assignment.saved_step, self._checkpoints.folder)
         if is_elsewhere and not self._start_over:
             return assignment.saved_step
@@ -299,7 +299,7 @@ class Preparation:
         return step_of(latest) if latest else None
 
     def _require_source(self, path: str | None, assignment: Assignment, recovery: Recovery, tries: _Tries) -> None:
-        """What was trained is never passed over without a word.
+        """Raises if a job that has trained would continue without its newest checkpoint.
 
         Raises:
             CannotPrepareError: the newest checkpoint is not here.
@@ -319,7 +319,7 @@ class Preparation:
             )
 
     def _passes_over(self, error: DamagedCheckpointError, tries: _Tries) -> bool:
-        """Whether the newest checkpoint is tried once more, or an older one instead."""
+        """Whether there is another try, of the newest checkpoint or of an older one instead."""
         path = self._checkpoints.latest()
         if path is None:
             return False
@@ -335,7 +335,7 @@ class Preparation:
         return older is not None
 
     def require(self, session: Session, assignment: Assignment) -> None:
-        """UnavailableError unless every ps of the session is prepared."""
+        """Raises UnavailableError unless every ps of the session is prepared."""
         self._flags.require(session)
         if self._unreported:
             self._unreported.end(session, assignment.view.number)
@@ -353,7 +353,7 @@ class Preparation:
         return max((bucket.attempt for bucket in self._states(session, absent)), default=0)
 
     def _newer_replica(self, session: Session, contents: list[Contents], saved_step: int) -> Replica | None:
-        """What the lost ps come back from, if it is not older than the checkpoint of this step."""
+        """The replica to restore the lost ps from, if it is not older than the checkpoint of this step."""
         if self._replicas is None:
             return None
         lost = {ps for ps, content in enumerate(contents) if content is not Contents.PREPARED}
@@ -369,9 +369,9 @@ class Preparation:
 
 
 def _trained(passed_over: Collection[str], seen_step: int) -> int:
-    """Global step until which the job had trained, as its damaged checkpoints say.
+    """Global step until which the job had trained, by its damaged checkpoints.
 
-    seen_step: until which it was seen to; a damaged one of a higher step is from before the job was started again, and
+    seen_step: the highest that was seen; a damaged one of a higher step is from before the job was started again, and
     its loss was counted then.
     """
     step = max((step_of(path) or 0 for path in passed_over), default=0)
@@ -393,7 +393,7 @@ def _rounds_on(graph: TrainGraph, ps: int) -> list[RoundStore]:
 
 
 def _counters_on(graph: TrainGraph, ps: int) -> list[Variable]:
-    """What accounts for updates and restores on a ps, and what rounds are summed in."""
+    """The counters of updates and restores on a ps, and the sums of rounds."""
     counters = [v for s in graph.stores_on(ps) for v in s.counters] + _changes_on(graph, ps)
     counters += [graph.model.ps_copies.stamp] if ps == 0 else []
     id_rows = graph.model.id_rows
@@ -402,7 +402,7 @@ def _counters_on(graph: TrainGraph, ps: int) -> list[Variable]:
 
 
 def _changes_on(graph: TrainGraph, ps: int) -> list[Variable]:
-    """What is known of the last changes of its buckets; made anew it is nothing."""
+    """The variables of the last changes of its buckets; once initialised they have none."""
     changes = [v for log in graph.model.logs.values() if log.store.bucket.ps == ps for v in log.variables]
     return changes + [v for flags in _row_flags_on(graph, ps) for v in flags.variables]
 

@@ -1,4 +1,4 @@
-"""What each ps says of the variables that it holds.
+"""The state of the variables on each ps.
 
 A prepared flag is 0 on a fresh ps, the marker of the job's plan on a prepared one, and its negative on one whose
 preparation began: its counters are live, its variables may be anything.
@@ -23,18 +23,18 @@ class PreparedFlags:
     """The prepared flags of all ps, as a worker reads them, and writes them behind its fence when it is the chief.
 
     Builds its operations in the current graph, on the current device.
-    marker: stands for this job's variables, greater than 0.  held: the variables of each ps, without its PsControl.
-    flags, sizes: of each ps, what `require` reads and what `measure` writes.
+    marker: of this job's variables, greater than 0.  of_ps: the variables of each ps, without its PsControl.
+    flags, sizes: of each ps, a tensor that `require` reads and an operation that `measure` runs.
     """
 
     def __init__(
-        self, controls: Sequence[PsControl], marker: int, held: Sequence[Sequence[Variable]], fence: WriteFence
+        self, controls: Sequence[PsControl], marker: int, of_ps: Sequence[Sequence[Variable]], fence: WriteFence
     ) -> None:
         self._marker = marker
         self._fence = fence
         self.flags = [c.prepared.read_value() for c in controls]
         self.sizes, self._mark, self._unmark = [], [], []
-        for ps, (control, variables) in enumerate(zip(controls, held, strict=True)):
+        for ps, (control, variables) in enumerate(zip(controls, of_ps, strict=True)):
             with tf1.device(ps_device(ps)):
                 size_bytes = _size_bytes([*control.variables, *variables])
                 self.sizes.append(control.bytes_held.assign(size_bytes, read_value=False))
@@ -44,23 +44,23 @@ class PreparedFlags:
                 fence.guard(ps, [write])
 
     def read(self, session: Session) -> list[Contents]:
-        """What each ps holds.
+        """The contents of each ps.
 
         Raises:
-            JobFailedError: a ps holds the variables of another plan.
+            JobFailedError: a ps has the variables of another plan.
         """
         known = {0: Contents.FRESH, -self._marker: Contents.BEGUN, self._marker: Contents.PREPARED}
         flags = [int(flag) for flag in session.run(self.flags)]
         for ps, flag in enumerate(flags):
             if flag not in known:
-                raise JobFailedError(f"ps {ps} holds the variables of another plan; restart it to begin anew")
+                raise JobFailedError(f"ps {ps} has the variables of another plan; restart it to clear them")
         return [known[flag] for flag in flags]
 
     def begin(self, session: Session, incarnation: int, every_ps: Collection[int]) -> None:
         """Marks these ps as being prepared: from here on their variables may be anything.
 
         Raises:
-            ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
+            ReplacedError: a ps no longer admits this incarnation, so there is another chief.
         """
         self._fence.run(session, incarnation, [self._unmark[ps] for ps in every_ps])
 
@@ -70,7 +70,7 @@ class PreparedFlags:
         self._fence.run(session, incarnation, [self._mark[ps] for ps in every_ps])
 
     def measure(self, session: Session, incarnation: int, every_ps: Collection[int]) -> None:
-        """Writes how many bytes these ps hold.  Raises as `begin`."""
+        """Writes the size of the variables on these ps, in bytes.  Raises as `begin`."""
         self._fence.run(session, incarnation, [self.sizes[ps] for ps in every_ps])
 
     def require(self, session: Session) -> None:
@@ -84,7 +84,7 @@ class PreparedFlags:
         strange = [ps for ps, flag in enumerate(flags) if abs(flag) not in (0, self._marker)]
         if strange:
             raise ModelDiffersError(
-                f"ps {listed(strange)} holds other variables than this worker's; start it with the job's own script"
+                f"ps {listed(strange)} has other variables than this worker's; start it with the job's own script"
             )
         missing = [ps for ps, flag in enumerate(flags) if flag != self._marker]
         if missing:

@@ -1,6 +1,6 @@
-"""Gives variables on the ps the initial values that model_fn takes from checkpoints (graph/model/pretrained.py).
+"""Assigns variables on the ps the initial values that model_fn reads from checkpoints (graph/model/pretrained.py).
 
-The chief reads them in portions, also for tables and for the parts of large variables, so no process has one whole.
+The chief reads them in chunks, also for tables and for the parts of large variables, so none is whole in a process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PretrainedValues:
             }
 
     def assign(self, session: Session, every_ps: Collection[int], incarnation: int) -> list[dict[str, object]]:
-        """Over what the variables have, on these ps; returns of each checkpoint facts for the log.
+        """Overwrites the variables on these ps; returns facts of each checkpoint for the log.
 
         Raises:
             UserCodeError, PassingError: one cannot be read, as the table of faults has it.
@@ -62,9 +62,9 @@ class PretrainedValues:
 
 
 def _of_variable(graph: TrainGraph, part: CheckpointPart, given: Pretrained) -> CheckpointPart:
-    """The same, as a part of the tensor that the variable begins with, under the name of the variable.
+    """The same, as a part of the tensor of the variable's initial value, under the name of the variable.
 
-    The part of a partitioner begins where it does in the whole, unless the tensor is that part alone.
+    A part of a partitioner has its offset in the whole, unless the tensor is that part alone.
     """
     entry = replace(part.entry, name=part.of)
     partition = graph.model.captured.partitions.get(part.of)

@@ -1,4 +1,4 @@
-"""One buffer of the replicas of one ps: the copies beside its variables, and those on the next ps."""
+"""One buffer of the replicas of one ps: the copies on the ps itself, and those on the next ps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.recovery.replicas import holder_of
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.types import Op, Tensor, Variable
-from psruntime.graph.ops import row_portions
+from psruntime.graph.ops import row_chunks
 from psruntime.graph.ops.variable_copy import VariableCopy
 from psruntime.graph.push.guard import locked
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
@@ -20,10 +20,10 @@ from psruntime.graph.store.bucket_store import ACCEPTED, GLOBAL_STEP, BucketStor
 class ReplicaBuffer:
     """The copies of ps `ps` in buffer `buffer`.
 
-    take, send, free_own: operations.  names: of its buckets, in the order that `counters` has them.
-    global_step: int64 [], of the copy beside; only on the ps that holds it.
-    restore, counters: by whether it is the copy on the next ps, or in mode sync the one beside.
-    restore: operations that give the variables, but for the counters, what was copied.
+    take, send, free_own: operations.  names: of its buckets, in the order of `counters`.
+    global_step: int64 [], of the copy on the ps itself; only on the ps of the global step.
+    restore, counters: by whether they are of the copy on the next ps, or in mode sync of the one on the ps itself.
+    restore: operations that assign the variables, but for the counters, the copied values.
     counters: the copied counters, (versions int64 [buckets], ledgers [buckets, LEDGER_SIZE], attempts applied
     [buckets] in mode sync, accepted and received pushes of each worker that every bucket has [max_workers, 2]).
     """
@@ -59,7 +59,7 @@ class ReplicaBuffer:
     def _guarded(self, ps: int, moves: Iterable[list[Op]]) -> list[Op]:
         """The last operations of these moves to a ps, all of which wait for the fence there.
 
-        It is asked once for as much as may travel at once, when that has arrived.
+        The fence is checked once for each group of at most CHUNK_BYTES, when that has arrived.
         """
         together: list[Op] = []
         size_bytes, last = 0, []
@@ -71,7 +71,7 @@ class ReplicaBuffer:
                 continue
             value = writes[0].inputs[1]
             value_bytes = value.shape.num_elements() * value.dtype.size
-            if size_bytes + value_bytes > row_portions.PORTION_BYTES:
+            if size_bytes + value_bytes > row_chunks.CHUNK_BYTES:
                 self._graph.fence.guard(ps, together)
                 together, size_bytes = [], 0
             together.append(writes[0])

@@ -1,8 +1,8 @@
-"""Replicas: what each ps holds, copied to the next ps, so that the loss of one is made good without a disk.
+"""Replicas: the variables of each ps, copied to the next ps, so that a lost ps is restored without a disk.
 
-A copy has two halves.  `begin` copies every bucket beside itself, under its mutex: only for that the training pauses.
-`finish` takes these copies to the next ps while it goes on, and notes there that they are complete.  In mode sync each
-ps keeps its own copy as well, because all of them return to the same round.
+A copy has two halves.  `begin` copies every bucket on its own ps, under its mutex: the training pauses only for that.
+`send` and `finish` copy these to the next ps while it continues, and note there that they are complete.  In mode sync
+each ps keeps its own copy as well, because all of them return to the same round.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from psruntime.graph.store.write_fence import WriteFence
 class Replicas:
     """Makes and finds the copies of all ps, in the training graph.
 
-    What writes raises ReplacedError when a ps no longer admits the incarnation that it writes as.
+    A method that writes raises ReplacedError when a ps no longer admits the incarnation that it writes as.
     """
 
     def __init__(self, graph: TrainGraph) -> None:
@@ -45,7 +45,7 @@ class Replicas:
         return [each.notes for each in (*self._on_next, *self._own) if each.ps == ps]
 
     def begin(self, session: Session, incarnation: int) -> int:
-        """Copies what every ps holds, beside it; returns the global step."""
+        """Copies the variables of every ps on the ps itself; returns the global step."""
         replicas, _ = self._read(session)
         buffer = next_buffer(self._num_ps, replicas)
         self._note(session, incarnation, buffer, Note())
@@ -56,20 +56,20 @@ class Replicas:
         return step
 
     def send(self, session: Session, incarnation: int) -> None:
-        """Takes what was copied last to the next ps."""
+        """Sends the last copy to the next ps."""
         self._fence.run(session, incarnation, [of_ps.send for of_ps in self._buffers[self._begun[0]]])
 
     def finish(self, session: Session, incarnation: int) -> None:
-        """Marks what was sent as complete; from then on it may be restored."""
+        """Marks the copy that was sent as complete; from then on it may be restored."""
         buffer, note = self._begun
         self._note(session, incarnation, buffer, note)
         if not self._sync:
             self._fence.run(session, incarnation, [of_ps.free_own for of_ps in self._buffers[buffer]])
 
     def newest(self, session: Session, lost: Collection[int], fresh: Collection[int]) -> Replica | None:
-        """What the lost ps, in mode sync all that have variables, can be brought back from; None if there is nothing.
+        """The newest replica that the lost ps, in mode sync all ps, can be restored from; None if there is none.
 
-        fresh: those that hold nothing at all.
+        fresh: the ps without any variables.
         """
         replicas, own = self._read(session)
         needed = self._with_variables if self._sync else lost
@@ -77,12 +77,12 @@ class Replicas:
         return Replica(session, self._buffers[source.buffer], needed, source) if source else None
 
     def forget(self, session: Session, incarnation: int) -> None:
-        """Marks every copy as of no use: the ps go on from something else."""
+        """Marks every copy as invalid: the ps have other variables now."""
         for buffer in range(BUFFERS):
             self._note(session, incarnation, buffer, Note())
 
     def _read(self, session: Session) -> tuple[Notes, Notes]:
-        """(what is noted on the next ps, what on the ps itself), of each ps."""
+        """(the notes on the next ps, those on the ps itself), of each ps."""
         on_next, own = session.run([[each.value for each in notes] for notes in (self._on_next, self._own)])
         return _notes(on_next), _notes(own)
 
@@ -94,9 +94,9 @@ class Replicas:
 
 
 class Replica:
-    """One copy that these ps can be brought back from.
+    """One copy that these ps can be restored from.
 
-    state: their counters in it.  restore: operations that give the variables of `ps` what the copy holds.
+    state: their counters in it.  restore: operations that assign the variables of `ps` the values of the copy.
     """
 
     def __init__(

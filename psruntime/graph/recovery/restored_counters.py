@@ -1,4 +1,4 @@
-"""The counters of the buckets in a recovery: those that a ps comes back with, and those that go on in live ones.
+"""The counters of the buckets in a recovery: restored on a fresh ps, and rolled back on a live one.
 
 A restored version leaps, which makes every push from before stale.  Updates that are undone move from applied to
 rolled back.
@@ -37,14 +37,14 @@ Write = Callable[[list[Op], Feed], None]  # runs operations that write, with a f
 
 
 class RestoredCounters:
-    """Brings the counters back, or rolls them back; in the current graph."""
+    """Restores the counters, or rolls them back; in the current graph."""
 
     def __init__(self, graph: TrainGraph) -> None:
         self._max_workers = int(graph.global_step.pushed.shape[0])
         self._of_ps = [_PsCounters(ps, graph, self._max_workers) for ps in range(graph.plan.num_ps)]
 
     def bring_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
-        """Gives fresh ps the counters that were saved."""
+        """Restores the saved counters on fresh ps."""
         for ps in every_ps:
             counters = self._of_ps[ps]
             saved = [state.buckets.get(bucket.name) for bucket in counters.buckets]
@@ -77,7 +77,7 @@ class _PsCounters:
     """The counters of one ps.  bring_back, roll_back: lists of operations.
 
     Placeholders, int64: version, rows [buckets], ledger, kept [buckets, LEDGER_SIZE], counts [any, max_workers, 2];
-    `rows` says which of the counts a bucket has.
+    `rows`: the index of each bucket's counts.
     """
 
     def __init__(self, ps: int, graph: TrainGraph, max_workers: int) -> None:
@@ -106,21 +106,21 @@ class _PsCounters:
 
 
 def _kept(saved: Row) -> list[int]:
-    """Of each column, how much of it at most is kept by a return to the saved counters."""
+    """The limit of each column after a return to the saved counters."""
     goes_back = [column is APPLIED or column.part is Part.SHARE for column in sorted(Column)]
     return [saved[column] if goes else KEPT_ALL for column, goes in enumerate(goes_back)]
 
 
 def _roll_back(store: BucketStore, kept: Tensor, numbers: Numbers, fence: WriteFence) -> Op:
-    """Undoes what there is more than `kept` in the counters, and forgets which push was the last."""
+    """Moves updates beyond `kept` to rolled back in the ledger, and clears the last push of every worker."""
 
     def move() -> tuple[Tensor, list[Op]]:
         ledger = store.ledger.read_value()
-        held = tf1.minimum(ledger, kept)
-        undone = (ledger - held)[APPLIED]
+        left = tf1.minimum(ledger, kept)
+        undone = (ledger - left)[APPLIED]
         counts_only = tf1.concat([tf1.zeros([ACCEPTED], tf1.int64), tf1.ones([PUSHED_SIZE - ACCEPTED], tf1.int64)], 0)
         return undone, [
-            store.ledger.assign(held + undone * numbers.one(ROLLED_BACK), read_value=False),
+            store.ledger.assign(left + undone * numbers.one(ROLLED_BACK), read_value=False),
             store.version.assign_add(RESTORE_LEAP, read_value=False),
             store.pushed.assign(store.pushed.read_value() * counts_only, read_value=False),
         ]

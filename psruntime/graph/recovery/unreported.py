@@ -1,7 +1,7 @@
-"""Whether variables were brought back and the coordinator has not heard of it.
+"""Whether variables were restored without a report to the coordinator.
 
 The chief may be lost between the end of a preparation and its report.  Then the next one finds prepared variables, and
-must not take them for those that the coordinator knows the position of.
+must not adopt them as those whose position the coordinator has.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from psruntime.graph.store.write_fence import WriteFence
 
 
 class Unreported:
-    """A number on ps 0: of the view in which variables are, or were, brought back; 0 once that is reported.
+    """A number on ps 0: of the view in which variables are, or were, restored; 0 once that is reported.
 
-    Builds its operations in the current graph.  variable: made by whoever prepares a fresh ps 0.
+    Builds its operations in the current graph.  variable: initialised by the chief that prepares a fresh ps 0.
     """
 
     def __init__(self, fence: WriteFence) -> None:
@@ -32,13 +32,13 @@ class Unreported:
         fence.guard(0, [self._begin])
 
     def begin(self, session: Session, incarnation: int, view: int) -> None:
-        """Before the first variable is brought back.  ReplacedError: another chief is at work."""
+        """To be called before the first variable is restored.  Raises ReplacedError if there is another chief."""
         self._fence.run(session, incarnation, [self._begin], {self._view: view})
 
     def is_left(self, session: Session) -> bool:
-        """Whether it began in some view, and was not reported."""
+        """Whether a restore began in some view, and was not reported."""
         return int(session.run(self._read)) != 0
 
     def end(self, session: Session, view: int) -> None:
-        """The coordinator says that the view is prepared, so it has heard; nothing if this is another view's."""
+        """Clears the number: the coordinator reports the view as prepared.  Does nothing if it is another view's."""
         session.run(self._end, {self._view: view})

@@ -1,9 +1,9 @@
-"""A warm start: variables of a new job begin with the values that a checkpoint of another model has.
+"""A warm start: variables of a new job start with the values of a checkpoint of another model.
 
 As `tf.estimator.WarmStartSettings`, but for two things: variables that are not trained, such as moving averages, are
-taken too, and one that the checkpoint does not have keeps its own initial value.  What an optimizer keeps and the
-global step are not taken.  Values are assigned over the initial ones, whenever variables get these: at the beginning,
-and once more where a ps was lost before there was a checkpoint.  Of a folder the chief takes what is newest then.
+read too, and one that the checkpoint does not have keeps its own initial value.  Slots of optimizers and the global
+step are not read.  Values overwrite the initial ones whenever these are assigned: at the start, and once more where a
+ps was lost before there was a checkpoint.  Of a folder the chief reads the checkpoint that is newest then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_NAMES = 5  # in a line
 
 @dataclass(frozen=True)
 class _Found:
-    """sources: of the entries that are taken.  left: names of the model's variables that keep their initial values."""
+    """sources: of the entries that are read.  left: names of the model's variables that keep their initial values."""
 
     path: str
     parts: list[CheckpointPart]
@@ -41,19 +41,19 @@ class _Found:
 
 
 class WarmStart:
-    """That of a job, in worker `index`.  The checkpoint is opened where its values are needed, and not before: while
-    the job trains it may be removed, or become another one."""
+    """The warm start of a job, in worker `index`.  The checkpoint is opened when its values are needed: while the job
+    trains it may be removed or replaced."""
 
     def __init__(self, job: JobConfig, index: int, log: Callable[..., None]) -> None:
         self._job, self._index, self._log = job, index, log
 
     def check(self, graph: TrainGraph, has_begun: Callable[[], bool] = lambda: False) -> None:
-        """Looks for mistakes before this worker joins.  A job with a checkpoint of its own goes on from that.
+        """Checks the setting before this worker joins.  A job with a checkpoint of its own continues from that.
 
-        has_begun: asked when there is a mistake; if the job may have begun it need not matter any more, and is logged.
+        has_begun: called when there is a mistake; if the job may have begun, the mistake is logged instead of raised.
 
         Raises:
-            UsageError: the job is to begin with variables of a checkpoint that cannot give them.
+            UsageError: the checkpoint lacks the variables, or does not fit the model.
             PassingError: this machine cannot read it at the moment.
         """
         if newest_step(self._job.checkpoint_dir) is not None:
@@ -66,7 +66,7 @@ class WarmStart:
             self._log("cannot_warm_start", reason=error)
 
     def open(self, graph: TrainGraph) -> WarmValues:
-        """What the checkpoint has now; its operations are added to the graph.
+        """The values that the checkpoint has now; its operations are added to the graph.
 
         Raises:
             CheckpointError: there is none, or it does not fit the model.
@@ -80,7 +80,7 @@ class WarmStart:
 
 
 class WarmValues:
-    """Assigns what was found in the checkpoint; its operations are in the training graph."""
+    """Assigns the values of the checkpoint; its operations are in the training graph."""
 
     def __init__(self, graph: TrainGraph, found: _Found, index: int) -> None:
         self._found = found
@@ -88,7 +88,7 @@ class WarmValues:
             self._reader = Reader(found.parts, index, graph.fence, keeps=True)
 
     def assign(self, session: Session, every_ps: Collection[int], incarnation: int) -> dict[str, object]:
-        """Over the initial values of these ps; returns facts for the log.
+        """Overwrites the initial values of these ps; returns facts for the log.
 
         The chief reads for all ps, which need not see the checkpoint.
 
@@ -148,7 +148,7 @@ def _find(graph: TrainGraph, job: JobConfig, place: Place) -> _Found:
 
 
 def _path_of(given: str) -> str:
-    """A checkpoint is the prefix of its files, or a folder, of which the newest counts."""
+    """The checkpoint of a setting: the prefix of its files, or a folder, whose newest one it is."""
     if _is_checkpoint(given) and not tf1.gfile.IsDirectory(given):
         return given
     try:
@@ -162,7 +162,7 @@ def _path_of(given: str) -> str:
 
 @contextmanager
 def _reading(given: str, place: Place) -> Iterator[None]:
-    """What cannot be read inside is what the table of faults has at this place."""
+    """Raises a failure to read inside as the error that the table of faults names at this place."""
     try:
         yield
     except (tf1.errors.OpError, ValueError, OSError) as error:

@@ -1,2 +1,2 @@
-"""The rounds of a sync job once more, in one process with plain TensorFlow: each worker's batch by itself, the sum and
-the update of each bucket as its ps makes them, to the bit."""
+"""Repeats the rounds of a sync job in one process with plain TensorFlow: each worker's batch by itself, the sum and the
+update of each bucket as its ps makes them, to the bit."""

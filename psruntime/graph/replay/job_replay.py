@@ -1,4 +1,4 @@
-"""A sync job's rounds, repeated from one of its checkpoints and compared with the later ones."""
+"""Repeats a sync job's rounds from one of its checkpoints, and compares with the later ones."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Record = Mapping[str, Any]  # of a round, as the rounds log has it
 
 @dataclass
 class Comparison:
-    """differences: of each variable and slot that to the last checkpoint, or the last with which bits differ.
+    """differences: of each variable and slot from the last checkpoint, or from the last with which bits differ.
 
-    apart: the first and the last of the rounds, between two checkpoints, among which bits began to differ; None: none
-    do.  near_kinks: inputs within rounding of a kink among those in which differences above the tolerance began.
+    apart: the first and the last of the rounds, between two checkpoints, in which bits began to differ; None if none
+    do.  near_kinks: inputs within rounding of a kink in the rounds in which differences above the tolerance began.
     model_draws, model_reads: as draws and reads of PlainModel.  not_compared: variables that are not trained.
     """
 
@@ -37,9 +37,9 @@ class Comparison:
 
 
 class JobReplay:
-    """stream: as of LoggedBatches.  plan_sizes: as of JobConfig, for a log that does not say.
+    """stream: as of LoggedBatches.  plan_sizes: as of JobConfig, for a log without them.
 
-    joint: whether the joint batch of a round is computed in one piece.
+    joint: whether the joint batch of a round is computed as one.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class JobReplay:
     def _run(
         self, rounds: Sequence[Record], checkpoint: str, looks_after: int | None = None
     ) -> Iterator[tuple[int, RoundReplay, list[str]]]:
-        """Repeats the rounds from a checkpoint on; after each, yields (its global step, what repeats it, its inputs
-        near a kink, if they are looked for, in the rounds after one)."""
+        """Repeats the rounds from a checkpoint on; after each, yields (its global step, the replay, its inputs near a
+        kink, in the rounds in which they are looked for)."""
         with closing(LoggedBatches(self._stream)) as batches:
             begins = value = reader_of(checkpoint)
             source = f"checkpoint {checkpoint}"
@@ -101,5 +101,5 @@ class JobReplay:
 
 
 def _first_of(values: Mapping[str, Array], others: Callable[[str], Array]) -> Callable[[str], Array]:
-    """Reads a value, or else what is not trained, which stays as it was."""
+    """Reads a value of `values`, or else of `others`: variables that are not trained, which stay as they are."""
     return lambda name: values[name] if name in values else others(name)

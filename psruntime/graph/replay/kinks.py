@@ -1,7 +1,7 @@
-"""Kinks: where rounding decides on which side of an edge an input lies, and with it the whole gradient there.
+"""Kinks: edges where rounding decides on which side an input is, and with it the whole gradient there.
 
-Two trainings that round otherwise, by another processor or another order of sums, part there by much more than
-rounding: 6e-4 in a parameter was seen, from one input of a ReLU at 1.2e-7.
+Two trainings that round differently, by another processor or another order of sums, diverge there by much more than
+rounding: by 6e-4 in a parameter in one case, from one input of a ReLU at 1.2e-7.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _between(op: Op) -> Tensor:
 
 
 def _to_best(sign: float) -> Callable[[Op], Tensor]:
-    """Of every entry to the largest along the axes that are reduced, or to the smallest."""
+    """The distance of every entry to the largest along the axes that are reduced, or to the smallest."""
 
     def distance(op: Op) -> Tensor:
         x = op.inputs[0] * tf1.cast(sign, op.inputs[0].dtype)
@@ -39,7 +39,7 @@ def _to_best(sign: float) -> Callable[[Op], Tensor]:
 
 
 def _to_last_taken(op: Op) -> Tensor:
-    """Of every entry to the smallest that is among the k largest, and of those to the largest that is not."""
+    """The distance of every entry to the smallest of the k largest, and of those to the largest of the others."""
     x, last = op.inputs[0], op.outputs[0][..., -1:]
     return tf1.abs(x - last)
 
@@ -60,10 +60,10 @@ DISTANCES: dict[str, Callable[[Op], Tensor]] = {
 
 
 class Kinks:
-    """The edges that a loss, a scalar, has, in the current graph.
+    """The edges of a loss, a scalar, in the current graph.
 
     measures: of each operation (the smallest distance above 0, the largest input), float64 [], to be fetched.  A
-    distance of 0 is one that every rounding has, as of padding.
+    distance of 0 does not depend on rounding, as that of padding.
     """
 
     def __init__(self, loss: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The batches that a rounds log names, drawn once more from the inputs of the workers."""
+"""Draws the batches that a rounds log names once more from the inputs of the workers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Batches(Protocol):
     """Those of one worker."""
 
     def take(self, part: Part) -> list[Array]:
-        """What a part of a round was made of, one mini-batch after the other."""
+        """The batch of a part of a round, one mini-batch after the other."""
 
 
 class LoggedBatches:
-    """The batches of all workers.  Each process of a worker began its input anew; an incarnation is of one process.
+    """The batches of all workers.  Each process of a worker started its input again; an incarnation is of one process.
 
     stream: makes the input of a worker, by its index and the tag of its incarnation.
     """
@@ -37,7 +37,7 @@ class LoggedBatches:
         return self._of(record["parts"][0])[0]
 
     def parts(self, record: Mapping[str, Any]) -> list[ReplayedPart]:
-        """What a round was made of; a part without weight is not in the sum.
+        """The parts of a round; a part without weight is not in the sum.
 
         Raises:
             UsageError: a batch is not here.
@@ -71,7 +71,7 @@ class LoggedBatches:
 
 
 class Numbered:
-    """One worker's batches by number; a number may come twice, but never one before the last.
+    """One worker's batches by number; a number may be repeated, but none before the last is drawn.
 
     Where rounds have shares, a batch has `size` examples after the `first` ones of the input.
     """
@@ -93,7 +93,7 @@ class Numbered:
 
 
 class _OneByOne:
-    """A source of shards that gives each once it is `wanted`.  reason: as in ShardSource."""
+    """A source of shards that returns each once it is `wanted`.  reason: as in ShardSource."""
 
     reason = "no shard is wanted"
 
@@ -108,7 +108,7 @@ class _OneByOne:
 
 
 class OfShards:
-    """One worker's batches of data shards, in any order: a shard gives the same ones whenever it is read."""
+    """One worker's batches of data shards, in any order: a shard has the same ones each time that it is read."""
 
     def __init__(self, inputs: InputStream) -> None:
         self._inputs, self._source = inputs, _OneByOne()
@@ -135,7 +135,7 @@ class OfShards:
         return self._last
 
     def _begin(self, epoch: int, begin: int, end: int) -> None:
-        while self._inputs.draw_of_shard() is not None:  # the rest of the one before
+        while self._inputs.draw_of_shard() is not None:  # the remainder of the shard before
             pass
         self._source.wanted = self._begun = Shard(self._begun.ticket + 1, epoch, begin, end)
         self._number = -1

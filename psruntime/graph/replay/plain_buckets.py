@@ -1,5 +1,5 @@
-"""The buckets of a plan in plain TensorFlow: each is updated as a whole by the user's optimizer, as on its ps, and then
-read by the model's variables."""
+"""The buckets of a plan in plain TensorFlow: the user's optimizer updates each as a whole, as on its ps, and the
+model's variables then read it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERYTHING: Any = ...
 
 
 class Slice(NamedTuple):
-    """Which entries of a checkpoint a variable of a bucket has: `region` of tensor `key`, of this shape.
+    """The entries of a checkpoint that a variable of a bucket has: `region` of tensor `key`, of this shape.
 
     own: where they are in the variable.
     """
@@ -32,9 +32,9 @@ class Slice(NamedTuple):
 
 
 class PlainBucket:
-    """One bucket, in the current graph.  Its first variable is its master, the others are what its optimizer keeps.
+    """One bucket, in the current graph.  Its first variable is its master, the others are its optimizer's.
 
-    model: the variables of the model, by name.  sparse: whether its gradient names rows.
+    model: the variables of the model, by name.  sparse: whether its gradient is.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PlainBucket:
         self.changes_rows = sparse and is_by_row(self._optimizer)  # those that the gradient names, and no others
 
     def _own(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
-        """What the optimizer makes, under a name that ends as the optimizer calls it."""
+        """A variable of the optimizer's, under a name that ends with its own name."""
         with tf1.name_scope(f"replay/{self.bucket.name}/optimizer/"):
             variable = next_creator(**{**kwargs, "use_resource": True, "collections": [], "trainable": False})
         self.variables.append(variable)
@@ -72,7 +72,7 @@ class PlainBucket:
         return feed if self.rows is None else {**feed, self.rows: gradient.indices}
 
     def changed_rows(self) -> list[Op]:
-        """Operations that bring the rows that the gradient names to tables of the model."""
+        """Operations that copy the rows of a sparse gradient to tables of the model."""
         written: list[Op] = []
         assert self.rows is not None
         for piece in self.bucket.pieces:
@@ -94,7 +94,7 @@ class PlainBucket:
         return master[begin : begin + count]
 
     def slices(self) -> Iterator[tuple[Variable, list[Slice]]]:
-        """(variable, its slices) of each; what the optimizer has once for all is there for the first of its model's
+        """(variable, its slices) of each; a variable that the optimizer has once is that of the first of the model's
         variables."""
         for variable in self.variables:
             suffix = "" if variable is self._master else f"/{variable.op.name.rpartition('/')[2]}"
@@ -154,7 +154,7 @@ class PlainBuckets:
         self.initial = tf1.group(*[variable.initializer for each in buckets for variable in each.variables])
 
     def take(self, session: Session, value: Callable[[str], Array]) -> None:
-        """Makes all what a checkpoint has.  value: of the tensor of this name there."""
+        """Assigns all variables the values of a checkpoint.  value: of the tensor of this name there."""
         for each in self._buckets.values():
             for variable, slices in each.slices():
                 array = np.zeros(variable.shape.as_list(), variable.dtype.as_numpy_dtype)
@@ -164,7 +164,7 @@ class PlainBuckets:
         session.run(self._refresh)
 
     def values(self, session: Session) -> dict[str, Array]:
-        """All that a checkpoint would have, by the name of the tensor there."""
+        """All values of a checkpoint, by the name of the tensor there."""
         found: dict[str, Array] = {}
         for each in self._buckets.values():
             for variable, slices in each.slices():
@@ -176,7 +176,7 @@ class PlainBuckets:
 
 
 def _whole(variable: Variable, pieces: Sequence[tuple[PlainBucket, Piece]]) -> Op:
-    """An operation that makes a variable of the model what its buckets have."""
+    """An operation that assigns a variable of the model the values of its buckets."""
     if pieces[0][0].bucket.is_table:
         places = [tf1.range(place_of(p, each.bucket)[0], variable.shape[0], p.stride) for each, p in pieces]
         value = tf1.dynamic_stitch(places, [each.of_piece(piece) for each, piece in pieces])

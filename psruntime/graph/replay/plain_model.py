@@ -1,6 +1,6 @@
 """A model in plain TensorFlow, with variables of its own, and the gradient of its loss over one mini-batch.
 
-Nothing here is shared with the training on ps but the model's own functions.
+It shares only the model's own functions with the training on ps.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class PlainModel:
     not_compared: names of variables that are not trained: each worker has copies of its own, or changes them together
         with others.
     draws: names of the operations that draw random numbers.
-    reads: names of variables that the model changes, on each worker for itself, and on which the gradients depend.
+    reads: names of variables that the model changes, on each worker by itself, and on which the gradients depend.
 
     Raises:
         UsageError: the model failed, has a dynamic table, or a variable with an aggregation on which the gradients
-            depend: what the workers made of it is in no log.
+            depend: the workers' results of it are in no log.
     """
 
     def __init__(self, model: Model, layout: BatchLayout, tables: Collection[str], any_size: bool = False) -> None:
-        """tables: names of the variables that the model does nothing but look up, at its outermost level.
+        """tables: names of the variables that the model only looks up, outside of loops and branches.
 
         any_size: whether a mini-batch may have any number of examples, of which all tensors are dense.
         """
@@ -109,7 +109,7 @@ class PlainModel:
         return sorted(found)
 
     def initialise(self, session: Session, value: Callable[[str], Array]) -> None:
-        """Makes the variables that are not trained, once those that are have values: what a checkpoint has of them.
+        """Assigns the variables that are not trained their values in a checkpoint, once the others have theirs.
 
         value: of the tensor of this name there.
         """
@@ -123,12 +123,12 @@ class PlainModel:
         session.run(self._tables)
 
     def at(self, session: Session, global_step: int) -> None:
-        """Lets the model read this global step."""
+        """Sets the global step that the model reads."""
         if self._step is not None:
             session.run(self._step.initializer, {self._step.initializer.inputs[1]: global_step})
 
     def gradient(self, session: Session, arrays: Sequence[Array], divisor: float) -> tuple[float, dict[str, Gradient]]:
-        """(what a mini-batch weighs, its gradient over the divisor, by variable); arrays: in the order of the layout.
+        """(the weight of a mini-batch, its gradient over the divisor, by variable); arrays: in the order of the layout.
 
         Raises:
             UserCodeError, PassingError: an operation of the model failed, as the table of faults has it.
@@ -138,7 +138,7 @@ class PlainModel:
         return float(weight), {name: _gradient(own) for name, own in found.items()}
 
     def is_sparse(self, bucket: Bucket) -> bool:
-        """Whether the gradient of a bucket names rows."""
+        """Whether the gradient of a bucket is sparse."""
         gradients = [gradient for piece in bucket.pieces for gradient in self._gradients[piece.variable]]
         return bucket.is_table and all(isinstance(gradient, tf1.IndexedSlices) for gradient in gradients)
 
@@ -158,7 +158,7 @@ class PlainModel:
 
 
 def _part_of(variable: Variable, value: Callable[[str], Array]) -> Array:
-    """What a checkpoint has of a variable, which may be a part of one that it has as a whole."""
+    """The value of a variable in a checkpoint, where it may be a part of a larger one."""
     part = variable._get_save_slice_info()
     if part is None:
         return value(variable.op.name)

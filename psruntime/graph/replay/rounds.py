@@ -1,4 +1,4 @@
-"""The rounds of a job once more, in one process: each part by itself, the sums and the updates bucket by bucket."""
+"""Repeats the rounds of a job in one process: each part by itself, the sums and the updates bucket by bucket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ReplayedPart:
     """One worker's part in a round.
 
     weight: of its batch.  divisor: of its gradient.  positions: as in the rounds log; empty if the order does not
-    matter or is not known.  minibatches: of each its arrays, in the order of the layout.
+    matter or is unknown.  minibatches: of each its arrays, in the order of the layout.
     """
 
     worker: int
@@ -49,8 +49,8 @@ def joint_part(parts: Sequence[ReplayedPart]) -> ReplayedPart:
 
 
 class Difference(NamedTuple):
-    """Of a variable or slot to that of a checkpoint: entries whose bits differ, and the largest difference over the
-    largest entry here, infinite where one is not a finite number."""
+    """The difference of a variable or slot from that of a checkpoint: entries whose bits differ, and the largest
+    difference over the largest entry here, infinite where one is not a finite number."""
 
     entries: int
     largest: float
@@ -59,8 +59,8 @@ class Difference(NamedTuple):
 class RoundReplay:
     """Variables, a session and an update for each bucket.  Close it at the end.
 
-    model: see PlainModel.  It makes what mode sync makes of a round: clip_norm and clip_value are of the joint
-    gradient, in which a row of a table counts once, and the learning rate is that of the global step before.
+    model: see PlainModel.  A round is that of mode sync: clip_norm and clip_value are of the joint gradient, in which
+    a row of a table counts once, and the learning rate is that of the global step before.
 
     Raises:
         UsageError: the model cannot be repeated, or it failed.
@@ -81,7 +81,7 @@ class RoundReplay:
                 if bucket.variable in self.model.used
             ]
             aggregated = [bucket.ps for bucket in plan.buckets if bucket.aggregation]
-            self._places = {  # the number of buckets of a round -> where those are among them that are trained
+            self._places = {  # the number of buckets of a round -> the positions of the trained ones among them
                 places[-1]: places[:-1]
                 for others in ([GLOBAL_STEP.ps], [GLOBAL_STEP.ps, *aggregated])
                 for places in [self._behind(others)]
@@ -96,7 +96,7 @@ class RoundReplay:
         self._session.run(self._all.initial)
 
     def take(self, value: Callable[[str], Array], source: str) -> None:
-        """Takes variables and slots.  value: of a tensor of `source`, by its name.
+        """Assigns variables and slots.  value: of a tensor of `source`, by its name.
 
         Raises:
             UsageError: one is not there, or has another shape.
@@ -115,7 +115,7 @@ class RoundReplay:
         """One round.  parts: those with a weight above 0.  global_step: before it.
 
         Raises:
-            UsageError: a batch weighs otherwise than its part says.
+            UsageError: a batch has another weight than its part.
             UserCodeError, PassingError: an operation failed, as the table of faults has it.
         """
         self.model.at(self._session, global_step)
@@ -143,7 +143,7 @@ class RoundReplay:
         ]
 
     def differences(self, checkpoint: str) -> dict[str, Difference]:
-        """Of each variable and slot that to the checkpoint's.
+        """The difference of each variable and slot from that of the checkpoint.
 
         Raises:
             UsageError: the checkpoint cannot be read.
@@ -158,7 +158,7 @@ class RoundReplay:
         self._session.close()
 
     def _gradient(self, part: ReplayedPart) -> dict[str, Gradient]:
-        """Of a part by itself, by variable."""
+        """The gradient of a part by itself, by variable."""
         taken = [self.model.gradient(self._session, arrays, part.divisor) for arrays in part.minibatches]
         if (weight := sum(weight for weight, _ in taken)) != part.weight:
             raise UsageError(
@@ -170,20 +170,20 @@ class RoundReplay:
     def _sum(
         self, number: int, parts: Sequence[ReplayedPart], gradients: Sequence[dict[str, Gradient]]
     ) -> tuple[Gradient, float]:
-        """Of bucket `number`, in the order in which it took the parts, and its scale."""
+        """The sum of bucket `number`, in the order in which it added the parts, and its scale."""
         bucket = self._buckets[number].bucket
         came = sorted(zip(parts, gradients, strict=True), key=lambda pair: self._position(pair[0], number))
         return sum_of([(part.weight * part.divisor, of_bucket(bucket, own)) for part, own in came])
 
     def _behind(self, others: Sequence[int]) -> list[int]:
-        """Where each bucket is in a round, in which those on `others`, a ps each, come last on their ps; and how many
-        there are."""
+        """The position of each bucket in a round, in which those on `others`, a ps each, are last on their ps; and
+        their number."""
         own = [number + sum(ps < each.bucket.ps for ps in others) for number, each in enumerate(self._buckets)]
         return [*own, len(self._buckets) + len(others)]
 
     def _position(self, part: ReplayedPart, number: int) -> int:
-        """How many contributions bucket `number` had before that of a part.  A round has the buckets of variables with
-        an aggregation if its steps change these."""
+        """The number of contributions that bucket `number` had before that of a part.  A round has the buckets of
+        variables with an aggregation if its steps change these."""
         positions = part.positions
         if len(positions) < 2:
             return positions[0] if positions else 0
@@ -196,7 +196,7 @@ class RoundReplay:
         return positions[places[number]]
 
     def _factor(self, sums: Sequence[tuple[Gradient, float]], weight: float) -> float:
-        """What makes the joint gradient of a sum over all examples: the mean, within clip_norm (round_runs.py)."""
+        """The factor from a sum over all examples to the joint gradient: the mean, within clip_norm (round_runs.py)."""
         limit = self.model.spec.clip_norm
         if limit is None:
             return 1.0 / weight

@@ -29,8 +29,8 @@ def summing(dtype: DType) -> DType:
 
 
 def unique(gradient: Gradient, in_order: bool = True) -> Gradient:
-    """A sparse gradient with the sum over duplicate rows, added in their order; the rows in ascending order, or as they
-    first came."""
+    """A sparse gradient with the sum over duplicate rows, added in their order; the rows in ascending order, or in that
+    of their first occurrences."""
     rows, first, places = np.unique(gradient.indices, return_index=True, return_inverse=True)
     if not in_order:
         came = np.argsort(first)
@@ -102,7 +102,7 @@ def _rows_of(piece: Piece, bucket: Bucket, gradient: Gradient) -> Gradient:
 def sum_of(contributions: Sequence[tuple[float, Gradient]]) -> tuple[Gradient, float]:
     """The sum of a round in one bucket, and its scale, as its ps makes it (graph/push/round_sum.py).
 
-    contributions: (scale, gradient) in the order in which the bucket took them, with scales above 0.  The sum has the
+    contributions: (scale, gradient) in the order in which the bucket added them, with scales above 0.  The sum has the
     scale of the first; a later gradient is multiplied by its own scale over that one.
     """
     scale, first = contributions[0]

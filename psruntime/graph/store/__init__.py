@@ -1,3 +1,3 @@
-"""Variables on the ps, and gradients: how a bucket is held, how a gradient is kept and travels, who may write.  Runs on
-the ps, as do graph/update and graph/push; knows nothing of the user's model.
+"""Variables on the ps, and gradients: how a bucket is stored, how a gradient is stored and sent, and which process may
+write.  Runs on the ps, as do graph/update and graph/push; depends on nothing of the user's model.
 """

@@ -32,7 +32,7 @@ GLOBAL_STEP = Bucket("global_step", 0, (Piece("global_step", 0, 1),), "int64")
 
 
 class PsControl:
-    """What a ps holds once.
+    """The variables that a ps has once.
 
     admitted: int64 [max_workers], the incarnation whose pushes are accepted, 0 for none.
     max_staleness: int64 [], in versions.
@@ -90,7 +90,7 @@ class BucketStore:
     def pull(self) -> tuple[Tensor, Tensor]:
         """(version, int64 []; master, as its variable), read on the ps in this order.
 
-        The tensor is never older than its version says.
+        The tensor is never older than its version.
         """
         with tf1.device(ps_device(self.bucket.ps)):
             version = self.version.read_value()

@@ -1,7 +1,7 @@
 """The gradient of a bucket: as a worker pushes it and a ps applies it, and as it is kept in variables.
 
-The gradient of a flat bucket is dense.  That of a table names its rows: the rows are unique, and a row that a batch
-looked up several times has the sum.  If the model uses the whole table as well, it is dense.
+The gradient of a flat bucket is dense.  That of a table is sparse: its rows are unique, and a row that a batch looked
+up several times has the sum.  If the model uses the whole table as well, it is dense.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class BucketGradient:
 
     @property
     def for_optimizer(self) -> Tensor:
-        """What apply_gradients takes: a tensor or IndexedSlices."""
+        """The gradient for apply_gradients: a tensor or IndexedSlices."""
         return self.values if self.indices is None else tf1.IndexedSlices(self.values, self.indices)
 
 
 def summed(gradient: BucketGradient, in_order: bool = True) -> BucketGradient:
-    """A sparse gradient with the sum over duplicate rows, on the current device; the rows in ascending order, or as
-    they first came.
+    """A sparse gradient with the sum over duplicate rows, on the current device; the rows in ascending order, or in
+    that of their first occurrences.
     """
     rows, positions = tf1.unique(tf1.cast(gradient.indices, tf1.int64))
     sums = row_sums(gradient.values, positions, tf1.size(rows))
@@ -105,7 +105,7 @@ def summing(dtype: DType) -> DType:
 
 
 class GradientStore:
-    """Variables on the current device that hold a gradient of `master`, in `dtype`."""
+    """Variables on the current device for a gradient of `master`, in `dtype`."""
 
     def __init__(self, name: str, master: Variable, dtype: DType, is_sparse: bool = False) -> None:
         shape = master.shape.as_list()
@@ -126,12 +126,12 @@ class GradientStore:
         return BucketGradient(*[variable.read_value() for variable in self.variables])
 
     def write(self, gradient: BucketGradient) -> Op:
-        """An operation that replaces what is held."""
+        """An operation that replaces the stored gradient."""
         pairs = zip(self.variables, gradient.wide.tensors, strict=True)
         return tf1.group(*[variable.assign(tensor, read_value=False) for variable, tensor in pairs])
 
     def add(self, gradient: BucketGradient, factor: Tensor) -> list[Op]:
-        """An operation that adds a dense gradient times the factor, float64 [], to what is held; see RowSum.add."""
+        """Operations that add a dense gradient times the factor, float64 [], to the stored one; see RowSum.add."""
         if self.dtype.is_integer:
             return [self._values.assign_add(gradient.values * tf1.cast(factor, self.dtype), read_value=False)]
         return [  # both in one pass over the memory
@@ -149,7 +149,7 @@ class GradientStore:
 
 
 def _rows(name: str, row_shape: list[int], dtype: DType) -> Variable:
-    """A variable of any number of rows; none until somebody assigns."""
+    """A variable of any number of rows, without a value until it is assigned."""
     with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
         return tf1.get_variable(
             f"psruntime/{name}",

@@ -1,7 +1,7 @@
 """The constants of the critical sections on a ps, made once there, outside of all sections.
 
-A constant that is built in a section is an operation of that section: run while the lock is held, and kept on the ps
-with the graph of every worker's session.  They were two fifths of a bucket's operations in a step.
+A constant that is built in a section is an operation of that section: run while the mutex is locked, and kept on the
+ps with the graph of every worker's session.  They were two fifths of a bucket's operations in a step.
 """
 
 from __future__ import annotations

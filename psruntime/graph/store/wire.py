@@ -16,7 +16,7 @@ from psruntime.graph.base.types import DType, Op, Tensor
 
 @dataclass(frozen=True)
 class Wire:
-    """dtype: in which float32 travels.  feedback: whether what the rounding of a push leaves over is kept.
+    """dtype: in which float32 is sent.  feedback: whether the error of a push's rounding is added to the next one.
 
     top_k: fraction of the entries of a dense gradient that is sent; None: all.
     """
@@ -32,19 +32,19 @@ class Wire:
     def packed(self, tensor: Tensor) -> Tensor:
         """The tensor, of any shape, as it travels, on the current device: float32 in the wire's dtype, others as is.
 
-        What float16 cannot hold becomes infinite.
+        A number beyond the range of float16 becomes infinite.
         """
         return tf1.cast(tensor, self.dtype) if self.rounds(tensor) else tensor
 
     def saturated(self, gradient: Tensor) -> Tensor:
-        """As `packed`, but what float16 cannot hold becomes its largest number, unless it is infinite itself."""
+        """As `packed`, but a finite number beyond the range of float16 becomes its largest one."""
         if self.dtype == tf1.float16 and self.rounds(gradient):
-            held = tf1.clip_by_value(gradient, tf1.float16.min, tf1.float16.max)
-            gradient = tf1.where(tf1.is_finite(gradient), held, gradient)
+            within = tf1.clip_by_value(gradient, tf1.float16.min, tf1.float16.max)
+            gradient = tf1.where(tf1.is_finite(gradient), within, gradient)
         return self.packed(gradient)
 
     def rounds(self, tensor: Tensor) -> bool:
-        """Whether it travels as something less precise."""
+        """Whether it is sent in a less precise dtype."""
         return bool(tensor.dtype.base_dtype == tf1.float32 != self.dtype)
 
 
@@ -52,7 +52,7 @@ FULL = Wire()
 
 
 def unpacked(tensor: Tensor, dtype: DType) -> Tensor:
-    """What travelled, of any shape, in this dtype, as it is used; on the current device."""
+    """A tensor that was sent, of any shape, in this dtype, in which it is used; on the current device."""
     return tensor if tensor.dtype.base_dtype == dtype else tf1.cast(tensor, dtype)
 
 

@@ -1,7 +1,7 @@
-"""The fence of those who prepare variables: a chief that was paused must not write over what its successor prepared.
+"""The fence of a chief that prepares variables: once paused, it must not overwrite what its successor prepared.
 
-Whether it may write is looked up where it writes, when it writes: between a question that it asks and what it does
-then it may be paused for minutes, and what it has begun goes on while it is.
+The ps checks the admission when it writes: between a check of its own and its write a chief may be paused for minutes,
+and operations that it has started continue meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ADMITTED_NOWHERE = -2  # no incarnation is negative
 
 
 class WriteFence:
-    """Lets writes of worker `index` through while each ps admits its incarnation; in the current graph.
+    """Admits writes of worker `index` while each ps admits its incarnation; in the current graph.
 
     unnamed: whether a run that names no writer writes unasked, as those of a script's own code.  Else it fails.
     """
@@ -49,9 +49,10 @@ class WriteFence:
             self._at_once.append(self.passed(ps, []))
 
     def passed(self, ps: int, values: Sequence[Tensor]) -> Op:
-        """An operation on the ps that fails unless the ps admits the writer, once these tensors of any shape are there.
+        """An operation on the ps that runs when these tensors, of any shape, are there, and fails unless the ps admits
+        the writer.
 
-        They are waited for by an operation that no optimization of graphs moves to where they are made.
+        No optimization of graphs moves the operation that waits for them to another device.
         """
         with tf1.device(ps_device(ps)):
             arrived = [tf1.raw_ops.Assert(condition=self._is_writer[ps], data=list(values))] if values else []
@@ -63,19 +64,17 @@ class WriteFence:
             return tf1.raw_ops.Assert(condition=may_write, data=[self._writers[ps]])
 
     def guard(self, ps: int, operations: Sequence[Op]) -> None:
-        """Lets these operations on the ps, which are built, begin only if the ps admits the writer.
-
-        The ps is asked when the inputs of all of them are there.
-        """
+        """Makes these operations on the ps, which are built, start only when all their inputs are there and the ps
+        admits the writer."""
         values = [tensor for each in operations for tensor in each.inputs if not _is_held(tensor)]
         passed = self.passed(ps, values) if values else self._at_once[ps]
         for operation in operations:
             operation._add_control_input(passed)
 
     def inside(self, ps: int, body: Callable[[], Built]) -> Callable[[], Built]:
-        """The body of a critical section on the ps, which begins only if it admits the writer.
+        """The body of a critical section on the ps, which starts only if it admits the writer.
 
-        What is fed to the body must be made outside: TensorFlow leaves the control inputs of what is fed out.
+        Placeholders for the body must be made outside: TensorFlow drops the control inputs of fed tensors.
         """
 
         def fenced() -> Built:
@@ -97,7 +96,7 @@ class WriteFence:
             raise
 
     def warm_up(self, session: Session, fetches: Any, feed: Feed | None = None) -> None:
-        """Makes a session ready for `run`, and writes nothing: as somebody whom no ps admits.  feed: also fed by it."""
+        """Makes a session ready for `run`, and writes nothing: no ps admits its incarnation.  feed: also fed by it."""
         with suppress(tf1.errors.InvalidArgumentError):
             session.run(fetches, {**(feed or {}), **dict.fromkeys(self._writers, _ADMITTED_NOWHERE)})
 

@@ -1,4 +1,4 @@
 """How a worker reads the tables on the ps: by rows, of one table or of all tables of a group together.
 
-A lookup of the model's becomes operations here.  May use store and base.
+It builds the operations of the model's lookups.  May use store and base.
 """

@@ -1,4 +1,4 @@
-"""Reads the rows of a dynamic table: what travels to a ps are the ids themselves, and it knows their rows."""
+"""Reads the rows of a dynamic table: the ids themselves are sent to a ps, which maps them to rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DynamicReader(GroupReader):
         self._id_rows = id_rows
 
     def check(self, table: GroupedTable, ids: Tensor) -> Op:
-        """An operation that fails if one of the ids, int64 of any shape, is that which stands for none."""
+        """An operation that fails if one of the ids, int64 of any shape, is the one that marks a free row."""
         with tf1.device(self._worker):
             least = tf1.reduce_min(ids)
             return tf1.raw_ops.Assert(

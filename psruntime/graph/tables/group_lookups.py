@@ -1,8 +1,8 @@
-"""The lookups of a step in table groups, put together: each id and each row travels once, in a message a group and ps.
+"""The lookups of a step in table groups, joined: each id and each row is sent once, in one message a group and ps.
 
-A lookup gives model_fn its tensor at once, and what feeds that is connected when model_fn has ended and all lookups are
-known.  Those whose ids depend on the rows of other lookups come after these: they are of a higher level.  One that the
-step does not need, or that is not of its batch, travels by itself: whoever runs it does not run the others.
+A lookup gives model_fn its tensor at once; its source is connected when model_fn has ended and all lookups are known.
+Lookups whose ids depend on the rows of others run after these: they have a higher level.  A lookup that the step does
+not need, or whose ids are not of its batch, is fetched by itself: to run it does not run the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from psruntime.graph.tables.reading import uncolocated
 
 @dataclass(frozen=True, eq=False)
 class _Lookup:
-    """result: identity of what is to be connected."""
+    """result: identity of a tensor that is connected later."""
 
     group: GroupReader
     request: LookupRequest
@@ -53,7 +53,7 @@ class TableLookups:
         }
 
     def rows(self, reader: GroupReader, table: GroupedTable, ids: Tensor) -> Tensor:
-        """Integer ids of any shape -> ids.shape + row shape; in loops, branches and functions fetched there."""
+        """Integer ids of any shape -> ids.shape + row shape; in loops, branches and functions it is fetched there."""
         if self._is_connected or not is_outermost(self._graph):
             reader.require_outermost(table)
             return reader.fetch([LookupRequest(table, ids, reader.check(table, ids))]).results[0]
@@ -66,8 +66,8 @@ class TableLookups:
         return result
 
     def put_together(self, step: Iterable[Tensor | Op], batch: Iterable[Tensor]) -> None:
-        """Fetches the rows of all lookups so far; those of one level and group together that `step` needs and whose
-        ids come from `batch`.
+        """Fetches the rows of all lookups so far; together those of one level and group that `step` needs and whose
+        ids depend on `batch` alone.
 
         step: tensors and operations.  batch: placeholders.
         """
@@ -93,16 +93,16 @@ class TableLookups:
         reader.fetched.append(fetched._replace(results=[lookup.result for lookup in lookups]))
 
     def fetched(self, group: TableGroup) -> list[Fetched]:
-        """What was fetched for the lookups at the outermost level, level by level."""
+        """The fetches of the lookups outside of loops and branches, level by level."""
         return self._readers[group.name].fetched
 
     def handles(self, group: TableGroup) -> list[Tensor]:
-        """Of every ps, what all else is read through: handles, resource []."""
+        """The handle on every ps, resource [], for all other reads."""
         return self._readers[group.name].handles
 
     @property
     def sources(self) -> list[Tensor]:
-        """What is read on the ps: handles, resource []."""
+        """The handles on the ps that are read, resource []."""
         return [handle for reader in self._readers.values() for handle in reader.handles]
 
 

@@ -1,4 +1,4 @@
-"""Reads the rows of a table group for some lookups: each id and each row travels once, in a message a ps."""
+"""Reads the rows of a table group for some lookups: each id and each row is sent once, in a message a ps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LookupRequest(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Rows of a group that travelled for some lookups, all on the worker.
+    """Rows of a group that were fetched for some lookups, all on the worker.
 
     keys: of each ps, integer [rows], unique: BucketRows, or of a dynamic table the ids.
     rows: of each ps, [rows] + row shape.
@@ -95,7 +95,7 @@ class GroupReader:
     def check(self, table: GroupedTable, ids: Tensor) -> Op:
         """An operation that fails unless all ids, integers of any shape, are rows of the table.
 
-        It is made by the line that looks them up.
+        It is made in the line of the lookup, which an error then names.
         """
         with tf1.device(self._worker):
             wide = ids if ids.dtype in (tf1.int32, tf1.int64) else tf1.cast(ids, tf1.int64)
@@ -106,10 +106,10 @@ class GroupReader:
             return tf1.raw_ops.Assert(condition=is_row, data=[what, tf1.bitcast(largest, wide.dtype)])
 
     def require_outermost(self, table: GroupedTable) -> None:
-        """Is called of a lookup in a loop, a branch or a function, whose gradient is taken through the handles.
+        """Called for a lookup in a loop, a branch or a function, whose gradient is taken through the handles.
 
         Raises:
-            UsageError: this kind of table has none there.
+            UsageError: this kind of table has no gradient there.
         """
 
     def fetch(self, lookups: Sequence[LookupRequest]) -> Fetched:

@@ -1,4 +1,4 @@
-"""Which variables a model does nothing with but to look up rows, so that the lookups of a step can be put together.
+"""Which variables a model only looks up rows of, so that the lookups of a step can be joined.
 
 Not one that is looked up in a loop, a branch or a function, where the rows have to be there at once; nor one that the
 model itself takes gradients with respect to, which are taken of the variable, not of its rows.
@@ -25,12 +25,12 @@ class LookupNotes:
         self._noted: dict[str, str] = {}  # operation that reads rows -> the one that passes them on
 
     def watch(self, variable: Variable) -> None:
-        """From here on.  The variable must not have been looked up yet."""
+        """Starts to note lookups of the variable, which must not have been looked up yet."""
         if hasattr(variable, "sparse_read"):
             variable.sparse_read = self._noting(variable.sparse_read)
 
     def are_all(self, uses: Iterable[Use]) -> bool:
-        """Whether all uses of a variable are lookups that can be put together with others."""
+        """Whether all uses of a variable are lookups that can be joined with others."""
         differentiated = set(tf1.get_collection(_DIFFERENTIATED))
         return all(use.operation in self._noted and self._noted[use.operation] not in differentiated for use in uses)
 
@@ -63,6 +63,6 @@ def _gather_of(op: Op) -> Op:
 
 @tf1.RegisterGradient(_NOTED)  # type: ignore[untyped-decorator]
 def _note(operation: Op, gradient: Tensor) -> Tensor:
-    """Is called when somebody takes the gradient with respect to what the rows were read from."""
+    """Called when a gradient is taken with respect to the variable that the rows were read from."""
     operation.graph.add_to_collection(_DIFFERENTIATED, operation.name)
     return gradient

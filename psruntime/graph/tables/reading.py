@@ -1,4 +1,4 @@
-"""Reading on a ps what is used on a worker."""
+"""Reads on a ps for use on a worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psruntime.graph.store.wire import AS_IS, Wire, unpacked
 
 
 def brought(read: Callable[[], Tensor], ps: str, worker: str, wire: Wire) -> Tensor:
-    """What `read()` gives on device `ps`, on device `worker`; it arrives in host memory, see `pulled_whole`."""
+    """The result of `read()` on device `ps`, sent to device `worker`; it arrives in host memory, see `pulled_whole`."""
     with uncolocated(), tf1.get_default_graph().gradient_override_map({"Cast": AS_IS}):
         with tf1.device(ps):
             found = read()
@@ -24,5 +24,5 @@ def brought(read: Callable[[], Tensor], ps: str, worker: str, wire: Wire) -> Ten
 
 
 def uncolocated() -> Any:
-    """A scope in which operations are where their device says, whatever they were to be beside."""
+    """A scope in which operations are on their own device, without the current colocation."""
     return tf1.get_default_graph().colocate_with(None, ignore_existing=True)

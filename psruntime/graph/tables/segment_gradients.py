@@ -22,7 +22,7 @@ _OF_FIXED_NUMBER = "WithNumSegments"
 
 
 def take_products(operations: Iterable[Op]) -> None:
-    """Makes those of the operations that are sums of narrow rows have their gradients by products."""
+    """Sets the gradients of those of the operations that are sums of narrow rows to products."""
     for op in operations:
         if _kind(op) in _POWERS and are_narrow(op.inputs[0]) and not _has_another(op) and not may_be_on_gpu(op):
             op._set_attr(_GRADIENT, AttrValue(s=_PRODUCT.encode()))

@@ -1,7 +1,6 @@
-"""The view of a table that is whole on one ps: a lookup sends ids there and brings rows back.
+"""Reads of a table that is whole on one ps: a lookup sends ids there and gets rows back.
 
-The pull of a table is its version; every read of it comes later, because the handle that it reads through is known only
-after the version is.
+The pull of a table is its version; every read of it runs later, because its handle is there only after the version.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class TableRead:
 
     handle: resource [], of the variable there; of a bucket's master it is there once the version is read.
 
-    Each read says its devices and leaves the colocation that embedding_lookup asks for, so rows are
+    Each read sets its devices and leaves the colocation that embedding_lookup asks for, so rows are
     used on the worker.
     """
 
@@ -38,7 +37,7 @@ class TableRead:
             self.value = self._read(lambda: tf1.raw_ops.ReadVariableOp(resource=handle, dtype=self._dtype))
 
     def sparse_read(self, indices: Tensor, name: str | None = None) -> Tensor:
-        """Each id travels once, and each row.
+        """Sends each id once, and each row.
 
         The rows are spread by gather_nd with a leading axis: the gradient of that is a dense sum over
         duplicates, where that of tf.gather would be one more IndexedSlices.

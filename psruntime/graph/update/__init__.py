@@ -1,1 +1,1 @@
-"""What an update makes of a bucket: the optimizers, how a rate is lowered for staleness, which rows were touched."""
+"""The update of a bucket: the optimizers, learning rates lowered by staleness, which rows were touched."""

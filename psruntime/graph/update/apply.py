@@ -1,4 +1,4 @@
-"""The update of one bucket: what the optimizer makes of a gradient, and the constraint after it."""
+"""The update of one bucket: the optimizer applies a gradient, then the constraint is enforced."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def counting_update(store: BucketStore) -> Update:
 
 
 def subtracting_update(store: BucketStore, constraint: Constraint | None = None) -> Update:
-    """The update of a bucket from which the gradient is taken off as it is, by no optimizer; then the constraint's."""
+    """The update that subtracts the gradient as it is, without an optimizer; then the constraint's."""
 
     def update(gradient: BucketGradient) -> Op:
         if gradient.indices is None:
@@ -75,7 +75,7 @@ def subtracting_update(store: BucketStore, constraint: Constraint | None = None)
 
 
 def setting_update(store: BucketStore) -> Update:
-    """The update of a bucket that has the gradient's values afterwards."""
+    """The update that assigns the gradient's values to the bucket."""
 
     def update(gradient: BucketGradient) -> Op:
         return store.master.assign(gradient.values, read_value=False)

@@ -1,8 +1,8 @@
-"""Momentum that the workers apply, where they send the largest entries of what they have gathered.
+"""Momentum that the workers apply, where they send the largest entries of what they have accumulated.
 
-An optimizer on the ps would see a gradient only when it is sent, and let its momentum begin there.  So a worker gathers
-velocities instead of gradients, and the ps subtracts what comes, times the learning rate: momentum correction (Lin et
-al., Deep gradient compression, ICLR 2018, section 3.2).
+An optimizer on the ps would see a gradient only when it is sent, and start its momentum there.  So a worker accumulates
+velocities instead of gradients, and the ps subtracts them, times the learning rate: momentum correction (Lin et al.,
+Deep gradient compression, ICLR 2018, section 3.2).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
 
 @dataclass(frozen=True)
 class Momentum:
-    """factor: of the velocity before, in the new one.  nesterov: whether a step looks one velocity ahead."""
+    """factor: of the previous velocity in the new one.  nesterov: whether a step looks one velocity ahead."""
 
     factor: float
     nesterov: bool

@@ -171,7 +171,7 @@ class BucketOptimizer:
 
     @property
     def is_of_sums(self) -> bool:
-        """Whether it makes the parameters anew of sums over all updates, with the learning rate as one of them all."""
+        """Whether it computes the parameters from sums over all updates, with one learning rate for all of them."""
         return isinstance(self._optimizer, OF_SUMS)
 
     @property
@@ -209,14 +209,14 @@ class BucketOptimizer:
             return [(self._optimizer.get_slot(master, n), like.get_slot(one_row, n).initial_value[0]) for n in names]
 
     def is_slot(self, variable: Variable, master: Variable) -> bool:
-        """Whether one of its variables has entries for each row of the master; else it stands for all of them."""
+        """Whether one of its variables has entries for each row of the master; else it is one for all rows."""
         slots = [self._optimizer.get_slot(master, name) for name in self._optimizer.get_slot_names()]
         if any(slot is variable for slot in slots) and variable.shape[:1] == master.shape[:1]:
             return True
         return bool(variable.shape.rank != 0 and variable.shape == master.shape)
 
     def _recorded(self) -> AbstractContextManager[None]:
-        """What is made meanwhile is the optimizer's own, also where it does not count it itself."""
+        """Variables made meanwhile are the optimizer's own, also those that its `variables()` leaves out."""
         return _recording(self.variables)
 
 
@@ -232,9 +232,9 @@ def _passes_over_tables(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def _recording(variables: list[Variable]) -> Iterator[None]:
-    """What is made meanwhile is in no collection of the model's, and added to `variables`.
+    """Variables made meanwhile are in no collection of the model's, and added to `variables`.
 
-    Its name does not say for which kind of step it is made, guard/... or close/...: all modes have the same variables.
+    Its name is without guard/... or close/..., the kind of step it is made for: all modes have the same variables.
     """
 
     def creator(next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
@@ -249,7 +249,7 @@ def _recording(variables: list[Variable]) -> Iterator[None]:
 
 
 def _looks_across(rule: Rule) -> bool:
-    """Whether the update of one variable reads the gradient of another: tried with two."""
+    """Whether the update of one variable reads the gradient of another; tried with two variables."""
     with tf1.Graph().as_default() as graph:
         optimizer = make_optimizer(rule, tf1.placeholder(tf1.float32, []))
         variables = [tf1.get_variable(f"variable_{i}", [2, 2], use_resource=True) for i in range(2)]
@@ -257,7 +257,7 @@ def _looks_across(rule: Rule) -> bool:
         before = set(graph.get_operations())
         try:
             optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-        except Exception:  # noqa: BLE001 - what it needs is not here; its real update says more
+        except Exception:  # noqa: BLE001 - what it needs is not here; its real update raises more
             return False
         made = [op for op in graph.get_operations() if op not in before]
         for variable, other in zip(variables, reversed(gradients), strict=True):

@@ -18,10 +18,10 @@ from psruntime.graph.update.apply import Update
 
 
 class RowFlags:
-    """The flags of `rows` rows on the ps of a bucket.  All its operations are for the bucket's critical section, or for
-    when nobody trains.
+    """The flags of `rows` rows on the ps of a bucket.  All its operations run in the bucket's critical section, or
+    while no worker trains.
 
-    clock: a variable that counts, or None; `since` says how far it has got.
+    clock: a variable that counts, or None; `since` gives what it has counted.
     """
 
     def __init__(self, store: BucketStore, name: str, rows: int, clock: Variable = None) -> None:
@@ -35,7 +35,7 @@ class RowFlags:
         return [self._flags, self._since]
 
     def noting(self, update: Update, rows: Callable[[Tensor], Tensor] = lambda indices: indices) -> Update:
-        """The update, which notes the rows that `rows` makes of the indices of its gradient."""
+        """The update, which also sets the flags of the rows that `rows` computes from the indices of its gradient."""
 
         def noted(gradient: BucketGradient) -> Op:
             with tf1.control_dependencies(gradient.tensors):
@@ -56,7 +56,7 @@ class RowFlags:
         return [self._flags.assign(none, read_value=False), self._since.assign(since, read_value=False)]
 
     def forget(self) -> Op:
-        """An operation after which it is not known what was touched."""
+        """An operation that clears the stamp: which rows were touched is then unknown."""
         return self._since.assign([0, 0], read_value=False)
 
     def since(self) -> Tensor:

@@ -14,9 +14,9 @@ PACKET = 16  # entries, the most that a processor computes at once: rows of whol
 
 
 def take_unique_rows(optimizer: Optimizer) -> None:
-    """Makes an optimizer of TensorFlow's take the rows of a gradient as unique, as they are here.
+    """Makes an optimizer of TensorFlow's treat the rows of a gradient as unique, as they are here.
 
-    It would make them so once more, which takes as long as the update itself.
+    It would remove duplicates once more, which takes as long as the update itself.
     """
     if getattr(type(optimizer), _APPLY) is not getattr(tf1.train.Optimizer, _APPLY):
         return
@@ -73,7 +73,7 @@ def _of_adam(optimizer: Optimizer, apply: Callable[..., Op]) -> Callable[..., Op
 
         def decayed(name: str, decay: Tensor, rows: Tensor) -> tuple[Tensor, Op]:
             slot = optimizer.get_slot(variable, name)
-            whole = slot.read_value() * decay  # nobody else has it, so the rows may be added to it in place
+            whole = slot.read_value() * decay  # not shared, so the rows may be added to it in place
             after = tf1.raw_ops.InplaceAdd(x=whole, i=tf1.cast(indices, tf1.int32), v=rows * (1 - decay))
             return after, slot.assign(after, read_value=False)
 

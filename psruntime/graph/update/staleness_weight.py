@@ -1,9 +1,9 @@
-"""Lowers the learning rate of a bucket's update by its staleness, which its ps alone knows, in the critical section.
+"""Lowers the learning rate of a bucket's update by its staleness, which only its ps has, in the critical section.
 
-The optimizer is made before the section is, and has to be given a tensor as its rate.  So it is given one whose source
-is exchanged for the lowered rate once the section computes that.
+The optimizer is made before the section is, and needs a tensor as its rate.  So it has a tensor whose source is
+replaced by the lowered rate once the section computes that.
 
-Where the parameters are made anew of sums over all updates, as Ftrl does, the learning rate is one of them all: half
+Where the parameters are computed from sums over all updates, as in Ftrl, all of them share the learning rate: half
 the rate for one update would halve the parameters.  There the gradient is multiplied instead.
 """
 
@@ -22,10 +22,10 @@ from psruntime.graph.store.numbers import Numbers
 
 
 class StalenessWeight:
-    """What the updates of a bucket on this ps weigh, by a rule.
+    """The weights of the updates of a bucket on this ps, by a rule.
 
-    rates: what its optimizer is to be made with instead of the learning rates it was given, float32 [] of each rule.
-    of_gradient: whether the gradient is multiplied, and the rate left alone; to be said before `of`.
+    rates: the optimizer's instead of the learning rates it was given, float32 [] of each rule.
+    of_gradient: whether the gradient is multiplied instead of the rate; to be set before `of` is called.
     """
 
     def __init__(self, rule: StalenessLr, ps: int, numbers: Numbers, rates: Sequence[Tensor], number: int) -> None:

@@ -244,7 +244,7 @@ def test_without_a_folder_a_replaced_ps_begins_anew() -> None:
 def test_variables_of_another_plan_are_not_touched() -> None:
     cluster = LocalCluster(2)
     train(cluster, ADAM, 2)
-    with pytest.raises(JobFailedError, match="ps 0 holds the variables of another plan; restart it"):
+    with pytest.raises(JobFailedError, match="ps 0 has the variables of another plan; restart it"):
         train(cluster, ADAM, 2, slice_bytes=64)
 
 

@@ -91,7 +91,7 @@ HOW = {
 @pytest.mark.long
 @pytest.mark.parametrize("how", HOW)
 def test_a_restore_of_a_delta_is_that_of_a_whole_checkpoint(how: str, tmp_path: Path, kept: Path) -> None:
-    """To the bit, on another number of ps as well; here in portions of a few rows."""
+    """To the bit, on another number of ps as well; here in chunks of a few rows."""
     mode, num_ps, then = HOW[how]
     model = tables_model()
     run = train(LocalCluster(num_ps), model, 7, mode=mode, checkpoint_dir=str(tmp_path / "run"), **EVERY)
@@ -123,8 +123,8 @@ def test_after_a_restore_the_next_is_a_delta(then: int, tmp_path: Path, kept: Pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["the chief writes", "each ps writes"])
-def test_rows_are_moved_in_portions(how: str, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 480)
+def test_rows_are_moved_in_chunks(how: str, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 480)
     if how == "the chief writes":
         steer(monkeypatch, *BLIND["sees another file"][:2])
     model = tables_model()

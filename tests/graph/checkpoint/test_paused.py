@@ -24,7 +24,7 @@ def trained(folder: Path, steps: int = 3, **settings: Any) -> Run:
 def test_what_is_saved_is_what_a_copy_has(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = trained(tmp_path / "copied")
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)
-    monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 480)
+    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 480)
     if how == "the chief writes":
         steer(monkeypatch, *BLIND["sees another file"][:2])
     in_place = trained(tmp_path / "in_place")
@@ -56,6 +56,6 @@ def test_if_somebody_trains_meanwhile_it_is_not_kept(tmp_path: Path, monkeypatch
     with run.cluster.session(graph) as session:
         copied = checkpoints.copy(session, is_paused=True)
         session.run(updated)
-        with pytest.raises(CheckpointError, match="somebody trained meanwhile"):
+        with pytest.raises(CheckpointError, match="variables were updated meanwhile"):
             checkpoints.write(session, copied)
     assert checkpoints.latest() == before

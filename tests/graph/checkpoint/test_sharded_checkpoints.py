@@ -87,11 +87,11 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 @pytest.mark.long
-def test_a_portion_at_a_time(tmp_path: Path, monkeypatch: Any) -> None:
-    """Portions smaller than a slice: a file each, and the same content."""
+def test_a_chunk_at_a_time(tmp_path: Path, monkeypatch: Any) -> None:
+    """Chunks smaller than a slice: a file each, and the same content."""
     whole = train(LocalCluster(2), ADAM, 3, checkpoint_dir=str(tmp_path / "whole"), **SLICED)
     with monkeypatch.context() as patch:
-        patch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 16)
+        patch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 16)
         small = train(LocalCluster(2), ADAM, 3, checkpoint_dir=str(tmp_path / "small"), **SLICED)
         assert len(data_files(tmp_path / "small", 3)) > 10
         same(contents(small.checkpoints.latest()), contents(whole.checkpoints.latest()))
@@ -105,11 +105,11 @@ def test_a_portion_at_a_time(tmp_path: Path, monkeypatch: Any) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["each ps writes", "the chief writes"])
 def test_a_large_table_is_moved_in_rows(how: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """A table that is larger than a portion, with its slots: written and read in rows, and the same as whole."""
+    """A table that is larger than a chunk, with its slots: written and read in rows, and the same as whole."""
     model = embedding_model(OPTIMIZERS["adagrad"], 0.03)
     whole = train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 32)
+        patch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 32)
         if how == "the chief writes":
             steer(patch, *BLIND["sees another file"][:2])
         folder = str(tmp_path / "rows")

@@ -59,7 +59,7 @@ def taken(evaluation: CheckpointEvaluation) -> set[str]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are large, and moved in small portions; rows are read for two batches at once."""
+    """Tables are large, and moved in small chunks; rows are read for two batches at once."""
     monkeypatch.setattr("psruntime.graph.model.rows_in_use.LARGE_BYTES", 8)
     monkeypatch.setattr(model_metrics, "BATCHES_BYTES", 2 * 8 * (4 * 8 + 4))
 
@@ -73,7 +73,7 @@ def test_it_measures_what_is_measured_with_all_rows(tmp_path: Path, monkeypatch:
     evaluation = CheckpointEvaluation(model, EVALUATED)
     parts = {f"parts/part_{i}" for i in range(3)}
     assert taken(evaluation) == {"twice", "sparse", "first", *parts}
-    monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 7 * 12)
+    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 7 * 12)
     measured = evaluation.measure(path)
     assert evaluation.measure(path) == measured
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The sum of rows: whatever comes in whatever portions, it is what numpy adds up, and there is room for most of it."""
+"""The sum of rows: whatever comes in whatever chunks, it is what numpy adds up, and there is room for most of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SumByHand:
 
 
 @pytest.mark.parametrize("dtype", [tf1.float32, tf1.float64])
-def test_what_comes_in_portions_is_added_up_by_rows(dtype: Any) -> None:
+def test_what_comes_in_chunks_is_added_up_by_rows(dtype: Any) -> None:
     by_hand, random = SumByHand(dtype), np.random.RandomState(3)
     rooms = []
     for again in range(2):  # a new sum forgets the one before

@@ -61,7 +61,7 @@ def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> 
 @pytest.mark.long
 @pytest.mark.parametrize("num_ps", [3, 1])
 def test_a_checkpoint_with_a_slot_of_an_entry_a_row_goes_to_any_number_of_ps(num_ps: int, tmp_path: Any) -> None:
-    """From 2 ps; its rows are dealt and woven as those of the table are."""
+    """From 2 ps; its rows are spread and interleaved as those of the table are."""
     model = tables_model(LAZY["RowwiseAdagrad"])
     saved = saved_and_moved(model, (2, num_ps), str(tmp_path))
     expected = plain_tensorflow(model, 4)
@@ -73,15 +73,15 @@ def test_a_checkpoint_with_a_slot_of_an_entry_a_row_goes_to_any_number_of_ps(num
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("portion", [WIDTH * 40, 1 << 20])
+@pytest.mark.parametrize("chunk", [WIDTH * 40, 1 << 20])
 def test_training_goes_on_on_other_ps_as_if_it_had_not_ended(
-    portion: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    chunk: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever fits into a portion of a checkpoint."""
+    """Whatever fits into a chunk of a checkpoint."""
     endless = tables_model(LAZY["RowwiseAdagrad"])
     model = replace(endless, input_fn=lambda context: endless.input_fn(context).take(4))  # the same four again
     unbroken = train(LocalCluster(1), model, 7, checkpoint_dir=str(tmp_path / "unbroken")).saved()
-    monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", portion)
+    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", chunk)
     train(LocalCluster(2), model, 4, checkpoint_dir=str(tmp_path / "moved"))
     run = train(LocalCluster(3), model, 3, checkpoint_dir=str(tmp_path / "moved"))
     assert run.control_plane.prepared_at == [4]

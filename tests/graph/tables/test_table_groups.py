@@ -136,12 +136,12 @@ def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("portion", [10, 1 << 20])
-def test_initial_values_and_checkpoints_move_in_portions(
-    portion: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("chunk", [10, 1 << 20])
+def test_initial_values_and_checkpoints_move_in_chunks(
+    chunk: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows come to their places whatever fits into a portion; a row at least does."""
-    monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", portion * WIDTH * 4)
+    """Rows come to their places whatever fits into a chunk; a row at least does."""
+    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", chunk * WIDTH * 4)
     model = tables_model(OPTIMIZERS["adagrad"])
     expected = plain_tensorflow(model, 0)
     for num_ps, event in [(3, "initialised"), (2, "restored")]:

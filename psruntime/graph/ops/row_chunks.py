@@ -1,7 +1,7 @@
-"""Moves a large variable in portions of whole rows.
+"""Moves a large variable in chunks of whole rows.
 
-TensorFlow sends a tensor as one message, which has to stay below 2 GB; and whoever moves a variable as a whole holds a
-second one meanwhile.
+TensorFlow sends a tensor as one message, which has to stay below 2 GB; and a process that moves a variable as a whole
+needs the memory of a second one meanwhile.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.fills import zeros
 
-PORTION_BYTES = 256 << 20  # at most, unless a row is larger
+CHUNK_BYTES = 256 << 20  # at most, unless a row is larger
 
 
-def row_portions(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int, int]]:
-    """(first row, number of rows) of each portion of a variable of this shape; one of all rows if it is small."""
+def row_chunks(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int, int]]:
+    """(first row, number of rows) of each chunk of a variable of this shape; one of all rows if it is small."""
     rows = shape[0] if shape else 1
     row_bytes = item_bytes
     for size in shape[1:]:
         row_bytes *= size
-    step = max(1, PORTION_BYTES // max(1, row_bytes))
+    step = max(1, CHUNK_BYTES // max(1, row_bytes))
     for start in range(0, max(rows, 1), step):
         yield start, min(step, rows - start)
 
 
 def assign_rows(handle: Tensor, start: Tensor | int, value: Tensor) -> Op:
-    """An operation, on the handle's device, that gives the rows from `start`, int64 [] or a number, on the value.
+    """An operation, on the handle's device, that assigns `value` to the rows from `start`, int64 [] or a number, on.
 
     The variable must have a value.
     """
@@ -42,16 +42,16 @@ def assign_rows(handle: Tensor, start: Tensor | int, value: Tensor) -> Op:
 def move(read: Tensor, handle: Tensor, shape: tuple[int, ...]) -> list[Op]:
     """Operations that give the variable of `handle`, of this shape, the value `read`, which is on another device.
 
-    read: a tensor where it is held.  Each portion begins when the one before has arrived; the last operation runs
+    read: a tensor on the source's device.  Each chunk starts when the one before has arrived; the last operation runs
     after all others.
     """
-    portions = list(row_portions(shape, read.dtype.size))
+    chunks = list(row_chunks(shape, read.dtype.size))
     with tf1.device(handle.device):
-        first = read if len(portions) == 1 else zeros(shape, read.dtype)
+        first = read if len(chunks) == 1 else zeros(shape, read.dtype)
         writes = [tf1.raw_ops.AssignVariableOp(resource=handle, value=first)]
-    for start, rows in portions if len(portions) > 1 else []:
+    for start, rows in chunks if len(chunks) > 1 else []:
         with tf1.control_dependencies([writes[-1]]), tf1.device(read.device):
-            portion = read[start : start + rows]
-        portion.set_shape([rows, *shape[1:]])
-        writes.append(assign_rows(handle, start, portion))
+            chunk = read[start : start + rows]
+        chunk.set_shape([rows, *shape[1:]])
+        writes.append(assign_rows(handle, start, chunk))
     return writes

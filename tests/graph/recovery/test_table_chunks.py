@@ -1,4 +1,4 @@
-"""The initial value of a large table is made in portions, on each ps its own rows, and to the bit as it is whole."""
+"""The initial value of a large table is made in chunks, on each ps its own rows, and to the bit as it is whole."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def tables_model(seed: int | None) -> Model:
         loss = tf1.reduce_mean(tf1.square(tf1.reduce_sum(found, axis=1) - labels))
         return ModelSpec(loss, tf1.train.GradientDescentOptimizer, 0.1)
 
-    return Model("tests.portions", input_fn, model_fn)
+    return Model("tests.chunks", input_fn, model_fn)
 
 
 @pytest.fixture(autouse=True)
-def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 10 * WIDTH * 4)
-    monkeypatch.setattr("psruntime.graph.recovery.table_portions.COMPUTED_WHOLE_BYTES", 0)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 10 * WIDTH * 4)
+    monkeypatch.setattr("psruntime.graph.recovery.table_chunks.COMPUTED_WHOLE_BYTES", 0)
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
-"""The initial values of large tables of groups: each ps makes the rows that it holds, in portions.
+"""The initial values of large tables of groups: each ps makes its own rows, in chunks.
 
-So nobody has a table as a whole, and no row travels.  A ps draws the numbers of all rows of a portion and keeps its
+So no process has a table as a whole, and no row is sent.  A ps draws the numbers of all rows of a chunk and keeps its
 own: a row is the same for any number of ps.
 """
 
@@ -15,16 +15,16 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import Piece
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.types import Feed, Op, Tensor
-from psruntime.graph.ops import row_portions
-from psruntime.graph.ops.row_portions import assign_rows
+from psruntime.graph.ops import row_chunks
+from psruntime.graph.ops.row_chunks import assign_rows
 from psruntime.graph.ops.value_rows import ALIGNED, Rows, rows_of
 from psruntime.graph.step.train_graph import TrainGraph
 
-COMPUTED_WHOLE_BYTES = 4 << 20  # up to this size a table's value is computed as the model says, and dealt out
+COMPUTED_WHOLE_BYTES = 4 << 20  # up to this size a table's value is computed whole, as the model makes it, and spread
 
 
-class TablePortions:
-    """Assigns, behind the fence, the rows of those tables among `values` that are large, as far as it can be done.
+class TableChunks:
+    """Assigns, behind the fence, the rows of those tables among `values` that are large and can be made by rows.
 
     values: initial values by name.  users: of an operation, the number of values in the model that depend on it.
     tables: the names of those that are assigned here; their buckets must have values already.
@@ -33,7 +33,7 @@ class TablePortions:
     def __init__(self, graph: TrainGraph, values: Mapping[str, Tensor], users: Mapping[Op, int]) -> None:
         self._users = users
         self._drawn: dict[Op, Tensor] = {}  # an operation that draws without a seed -> what is fed instead, uint64 [2]
-        self._portion = tf1.placeholder(tf1.int64, [], name="portion")
+        self._chunk = tf1.placeholder(tf1.int64, [], name="chunk")
         grouped = {table.name for group in graph.plan.groups if not group.dynamic for table in group.tables}
         large = {name: v for name, v in values.items() if name in grouped and _size_bytes(v) > COMPUTED_WHOLE_BYTES}
         made = {name: (value, rows_of(value, self._key)) for name, value in large.items()}
@@ -54,24 +54,24 @@ class TablePortions:
         """(operations, feed) of each run, one after the other, that together make the rows on these ps."""
         operations = [operation for ps, operation in self._assigned if ps in every_ps]
         drawn = {fed: [random.SystemRandom().getrandbits(64) for _ in range(2)] for fed in self._drawn.values()}
-        for portion in range(self._number):
-            yield operations, {self._portion: portion, **drawn}
+        for chunk in range(self._number):
+            yield operations, {self._chunk: chunk, **drawn}
 
     def _key(self, op: Op) -> Tensor:
-        """None if the values of several variables depend on what is drawn: they would not have the same."""
+        """None if the values of several variables depend on the draw: they would not share it."""
         if self._users[op] > 1:
             return None
         return self._drawn.setdefault(op, tf1.placeholder(tf1.uint64, [2], name="drawn"))
 
     def _own(self, piece: Piece, value: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """(where they begin in the bucket, int64 []; those rows of the portion that are in the piece)."""
+        """(first row in the bucket, int64 []; the rows of the chunk that are in the piece)."""
         row_size = prod(value.shape.as_list()[1:])
         first, offset = piece.start // row_size, piece.offset // row_size
         height = tf1.constant(_height(value), tf1.int64)
-        begin = tf1.minimum(self._portion * _at_once(value), height)
+        begin = tf1.minimum(self._chunk * _at_once(value), height)
         skipped = tf1.floormod(first - begin, piece.stride)
-        portion = rows(begin, tf1.minimum(height - begin, _at_once(value)))
-        return offset + (begin + skipped - first) // piece.stride, portion[skipped :: piece.stride]
+        chunk = rows(begin, tf1.minimum(height - begin, _at_once(value)))
+        return offset + (begin + skipped - first) // piece.stride, chunk[skipped :: piece.stride]
 
 
 def _size_bytes(value: Tensor) -> int:
@@ -83,6 +83,6 @@ def _height(value: Tensor) -> int:
 
 
 def _at_once(value: Tensor) -> int:
-    """Rows of a portion."""
-    rows = row_portions.PORTION_BYTES * _height(value) // _size_bytes(value)
+    """Rows of a chunk."""
+    rows = row_chunks.CHUNK_BYTES * _height(value) // _size_bytes(value)
     return max(1, rows // ALIGNED) * ALIGNED
