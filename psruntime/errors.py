@@ -1,6 +1,6 @@
-"""The error family: what can go wrong, and the exit code each kind ends a process with.
+"""The error family, and the exit code that each kind ends a process with.
 
-Every message is one line that says what is wrong, where, and what to do about it.
+Every message is one line with the error, its place and the remedy.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Sequence
 EXIT_DONE = 0  # the job reached DONE
 EXIT_FAILED = 1  # the job failed
 EXIT_USAGE = 2  # bad usage or configuration
-EXIT_RESTART = 75  # the process lost its membership or crashed, and the job can go on with it restarted (EX_TEMPFAIL)
+EXIT_RESTART = (
+    75  # the process lost its membership or crashed, and the job can continue with it restarted (EX_TEMPFAIL)
+)
 
 
 class PsRuntimeError(Exception):
@@ -30,11 +32,11 @@ class UsageError(PsRuntimeError):
 
 
 class CredentialsError(UsageError):
-    """The coordinator does not accept this process, or this process the coordinator: a certificate or the token."""
+    """The coordinator refuses this process, or this process the coordinator, by a certificate or the token."""
 
 
 class IndexHeldError(UsageError):
-    """A live member holds the index that was asked for."""
+    """A live member has the requested index."""
 
 
 class ModelDiffersError(UsageError):
@@ -42,7 +44,7 @@ class ModelDiffersError(UsageError):
 
 
 class OtherJobError(UsageError):
-    """A process serves another job than the coordinator that it asked."""
+    """A process is of another job than the coordinator that it called."""
 
 
 class CannotPrepareError(PsRuntimeError):
@@ -62,7 +64,7 @@ class UnreachableError(PsRuntimeError):
 
 
 class JobOverError(PsRuntimeError):
-    """The job has ended in good order: there is nothing left to do, and nothing went wrong."""
+    """The job has ended without a failure: there is nothing left to do."""
 
 
 class JobDoneError(JobOverError):
@@ -72,7 +74,7 @@ class JobDoneError(JobOverError):
 
 
 class JobStoppedError(JobOverError):
-    """Somebody asked the job to stop: it goes on from its last checkpoint when it is started again."""
+    """The job was asked to stop: it continues from its last checkpoint when it is started again."""
 
 
 class JobFailedError(PsRuntimeError):
@@ -88,7 +90,7 @@ class UserCodeError(JobFailedError):
 class PassingError(UserCodeError):
     """The user's own code failed for a reason that may pass, such as a file or a service that is away for a moment.
 
-    The job goes on with the others, and with this process when it is started again.
+    The job continues with the others, and with this process when it is started again.
     """
 
     exit_code = EXIT_RESTART
@@ -105,7 +107,7 @@ class FolderOwnedError(CheckpointError):
 
 
 class DivergedError(CheckpointError):
-    """A parameter is not finite: once nothing is pushed any more, another try finds the same."""
+    """A parameter is not finite: another try, without a push in between, would find the same."""
 
 
 class PassedRoundError(CheckpointError):
@@ -121,7 +123,7 @@ class StopRequested(PsRuntimeError):
 
 
 def some(texts: Sequence[str], most: int, separator: str = ", ") -> str:
-    """For a message: the first of these texts, and how many more there are."""
+    """For a message: the first of these texts, and the number of the others."""
     first = str.join(separator, texts[:most])
     if len(texts) <= most:
         return first

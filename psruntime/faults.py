@@ -1,12 +1,12 @@
-"""Whose fault an error of the user's code is, and what ends with it: one table, by what failed and where.
+"""The fault of an error of the user's code, and the process or job that ends with it: one table, by kind and place.
 
 The kind of an error (`kind_of`):
 
-- MACHINE: this machine's memory, disk, files or network; another worker may not meet it, and it may pass.
-- PATH: a path that does not lead to what is wanted, or may not be read.
+- MACHINE: this machine's memory, disk, files or network; another worker may not have it, and it may pass.
+- PATH: a path that does not exist, is of another kind, or may not be read.
 - CODE: the code or the data of the model, which every worker has.  A damaged file is data.
 
-TensorFlow's errors are known by the names of their classes, and errors of the system within them by their text: it
+TensorFlow's errors are recognised by the names of their classes, and errors of the system within them by their text: it
 writes "PATH; TEXT OF ERRNO", and "CLASS: TEXT" of a Python function that raised.
 
 Law: an error of one machine ends the process of that machine alone, with 75.
@@ -24,7 +24,7 @@ from psruntime.errors import CheckpointError, JobFailedError, PassingError, PsRu
 
 
 class Kind(Enum):
-    """Whose error it is."""
+    """The fault of an error."""
 
     MACHINE = "this machine"
     PATH = "a path"
@@ -67,7 +67,7 @@ _BEFORE: dict[Kind, type[PsRuntimeError] | None] = {
 _OF_FILES = (Kind.MACHINE, Kind.PATH)
 # UsageError: this process ends with 2.  PassingError: it ends with 75.  UserCodeError: the job ends with 1, in a step
 # when it is saved; an evaluator or a command ends alone.  JobFailedError: the job is done, and the process that
-# evaluated it ends with 1.  CheckpointError: the job ends with 1.  None: it is logged and passed over.
+# evaluated it ends with 1.  CheckpointError: the job ends with 1.  None: it is logged and skipped.
 FATES: dict[Place, dict[Kind, type[PsRuntimeError] | None]] = {
     **dict.fromkeys((Place.BUILD, Place.OUT, Place.WARM_START), _BEFORE),
     **dict.fromkeys((Place.INITIAL, Place.INPUT, Place.STEP, Place.HOOK, Place.RATE, Place.EVALUATOR), _RUNNING),
@@ -93,8 +93,8 @@ ERRNOS: dict[Kind, tuple[int, ...]] = {
     ),
 }  # fmt: skip
 
-# TensorFlow's, where no error of the system or of Python is within: of the input and other code of the user's.  What
-# they mean of an operation of a step, which may be a ps's or the network's, graph/base/failed_operation.py knows.
+# TensorFlow's, where no error of the system or of Python is within: of the input and other code of the user's.  For an
+# operation of a step, whose error may be a ps's or the network's, see graph/base/failed_operation.py.
 CODES: dict[Kind, tuple[str, ...]] = {
     Kind.MACHINE: (
         "CancelledError", "UnknownError", "DeadlineExceededError", "ResourceExhaustedError", "AbortedError",
@@ -111,10 +111,10 @@ _OF_PATHS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, Permissio
 _OF_PYTHON = {
     Kind.PATH: tuple(kind.__name__ for kind in _OF_PATHS),
     Kind.MACHINE: ("MemoryError", "RpcError", "HTTPException"),  # of grpc and http, which have no errno
-    # An OSError by its class alone: what was read is damaged, or the code reads or writes what it may not.
+    # An OSError by its class alone: a file is damaged, or the code has not the permission to read or write it.
     Kind.CODE: ("BadGzipFile", "UnsupportedOperation", "UnidentifiedImageError"),
 }
-# Other damaged data: classes of Python, and what libraries say by an OSError without a class or a number of its own.
+# Other damaged data: classes of Python, and texts of libraries' OSErrors without a class or a number of their own.
 _DAMAGED = (
     "BadGzipFile", "BadZipFile", "UnidentifiedImageError", "EOFError", "LZMAError", "UnpicklingError",
     "UnicodeDecodeError", "JSONDecodeError", "zlib.error", "struct.error", "DataLossError",
@@ -127,7 +127,7 @@ _DAMAGED_TEXT = re.compile(
 
 
 def kind_of(error: BaseException) -> Kind:
-    """Whose error it is."""
+    """The fault of an error."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, OSError):
         return _of_number(error.errno) if error.errno else _of_library(names, str(error))
@@ -138,37 +138,37 @@ def kind_of(error: BaseException) -> Kind:
 
 
 def of_system(text: str) -> Kind | None:
-    """The kind of an error of the system, or of Python, that a text of TensorFlow's names; None: it names none."""
-    text = text.rpartition("\nNode: ")[2]  # before it is where the operation was made
+    """The kind of the system's or Python's error that a text of TensorFlow's names; None if it names none."""
+    text = text.rpartition("\nNode: ")[2]  # before it is the traceback of the operation's making
     for called in _CALLED.finditer(text):
         if names := _names_of(called[1], text):
-            said = text[called.end() :].partition("\n")[0]
-            number = re.match(r" \[Errno (\d+)\]", said)
+            line = text[called.end() :].partition("\n")[0]
+            number = re.match(r" \[Errno (\d+)\]", line)
             if number and "OSError" in names and not names.intersection(_OF_PYTHON[Kind.PATH]):
                 return _of_number(int(number[1]))
-            return _of_library(names, said) if "OSError" in names else _found(names, _OF_PYTHON, CODES) or Kind.CODE
+            return _of_library(names, line) if "OSError" in names else _found(names, _OF_PYTHON, CODES) or Kind.CODE
     written = _WRITTEN.search(text)
     return _BY_TEXT[written[1]] if written else None
 
 
 def fate_of(error: BaseException, place: Place, text: str) -> PsRuntimeError:
-    """What this process raises of it, with this text, at a place where it is not passed over."""
+    """The error that this process raises for it, with this text, at a place where it is not skipped."""
     fate = FATES[place][kind_of(error)]
     assert fate is not None
     return fate(text)
 
 
 def first_line(error: BaseException) -> str:
-    """The line of an error that says what happened; of TensorFlow's, without where the operation was made and ran."""
+    """The line of an error that has its cause; of TensorFlow's, without where the operation was made and ran."""
     lines = [line.strip() for line in str(getattr(error, "message", error)).splitlines()]
     heads = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
     lines = lines[heads[-1] + 1 :] if heads else lines
-    telling = (line for line in lines if any(map(str.isalnum, line)) and not _HEADING.search(line))
-    return _ROOT.sub("", next(telling, type(error).__name__))
+    with_words = (line for line in lines if any(map(str.isalnum, line)) and not _HEADING.search(line))
+    return _ROOT.sub("", next(with_words, type(error).__name__))
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether what was read is damaged, as an error of Python or a library says."""
+    """Whether the error of Python or a library is that of a damaged file."""
     names = {name for kind in type(error).__mro__ for name in (kind.__name__, f"{kind.__module__}.{kind.__name__}")}
     return not names.isdisjoint(_DAMAGED) or (isinstance(error, OSError) and bool(_DAMAGED_TEXT.search(str(error))))
 
@@ -178,7 +178,7 @@ def _of_number(number: int) -> Kind:
 
 
 def _of_library(names: set[str], text: str) -> Kind:
-    """Of an OSError without a number.  names: of its classes."""
+    """The kind of an OSError without a number.  names: of its classes."""
     return Kind.CODE if _DAMAGED_TEXT.search(text) else _found(names, _OF_PYTHON) or Kind.MACHINE
 
 
@@ -194,7 +194,7 @@ def _family(kind: type[BaseException]) -> Iterator[type[BaseException]]:
 
 
 def _names_of(name: str, text: str) -> set[str]:
-    """Of the exceptions of this process that are called so, and of those that they are made of; empty: none is.
+    """Names of the exceptions of this process with this name, and of their bases; empty without one.
 
     text: in which the name was found.  Only Python's own exceptions count in a text without a traceback, as many
     libraries have an `Error`; the traceback has the name with its module.
@@ -207,7 +207,7 @@ def _names_of(name: str, text: str) -> set[str]:
     return {each.__name__ for kind in known for each in kind.__mro__} or {name}.intersection(["RpcError"])
 
 
-_TRACEBACK = "Traceback (most recent call last):"  # follows what TensorFlow says of a Python function that raised
+_TRACEBACK = "Traceback (most recent call last):"  # follows TensorFlow's text about a Python function that raised
 _HEADING = re.compile(r":$|^\d+ root error\(s\) found\.$")
 _ROOT = re.compile(r"^\(\d+\) [A-Z_]+: ")  # of one of several root errors
 _CALLED = re.compile(r"\b(\w+):(?= |$)", re.MULTILINE)

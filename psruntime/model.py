@@ -1,4 +1,4 @@
-"""What a user writes: a module with `input_fn(context)` and `model_fn(features, labels, mode)`."""
+"""The user's model: a module with `input_fn(context)` and `model_fn(features, labels, mode)`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from psruntime.usercode import blame
 
 TRAIN = "train"
 EVAL = "eval"
-NEEDS = {"psruntime.examples.digits": {"sklearn": "scikit-learn"}}  # what a plain install lacks: module, project
+NEEDS = {"psruntime.examples.digits": {"sklearn": "scikit-learn"}}  # (module, project) that a plain install lacks
 
 
 def input_seed(seed: int, worker: int, began_at: int) -> int:
-    """The seed of a worker's input: `seed + worker` in a process that began with the job.
+    """The seed of a worker's input: `seed + worker` in a process that started with the job.
 
-    One that began at a later global step has a number of its own, 0 to 2^31 - 1, so that it reads in another order.
+    One that started at a later global step has a number of its own, 0 to 2^31 - 1, so that it reads in another order.
     """
     if not began_at:
         return seed + worker
@@ -31,18 +31,18 @@ def input_seed(seed: int, worker: int, began_at: int) -> int:
 
 @dataclass(frozen=True)
 class Context:
-    """What `input_fn(context)` is given.
+    """The argument of `input_fn(context)`.
 
     Attributes:
         mode: "train" or "eval".
         worker_index: this worker's index, from 0.
-        num_workers: `--min-workers`, the number that the job starts with; workers may come and go.
-        batch_size: `--batch-size`, the examples of one mini-batch; with `--devices` each device takes one.
+        num_workers: `--min-workers`, the number that the job starts with; workers may join and leave.
+        batch_size: `--batch-size`, the examples of one mini-batch; with `--devices` each device has one.
         data_dir: `--data-dir`; empty if the flag was not given.
-        seed: of `--seed`, the worker's index and the global step at which its process began (`input_seed`), so that
+        seed: of `--seed`, the worker's index and the global step at which its process started (`input_seed`), so that
             shuffles differ from worker to worker and each time that its process is started.
-        eval_batches: `--eval-batches`, the batches of an evaluation, which psruntime takes of the dataset; None: all.
-        cut: what `shards` does; set by psruntime.
+        eval_batches: `--eval-batches`, the batches that an evaluation reads of the dataset; None: all.
+        cut: implements `shards`; set by psruntime.
     """
 
     mode: str
@@ -55,19 +55,19 @@ class Context:
     cut: Callable[[int, int | None], tuple[Any, Any]] | None = field(default=None, repr=False, compare=False)
 
     def shards(self, examples: int, size: int | None = None) -> tuple[Any, Any]:
-        """Lets the coordinator hand out the input in shards; returns (begin, end), two int64 scalars.
+        """Reads the input in shards that the coordinator assigns; returns (begin, end), two int64 scalars.
 
         The dataset that `input_fn` returns shall read the range begin..end-1 of all `examples`, which may be examples,
-        lines or files: whatever you count. In training it is iterated anew for each shard, with another range, and must
-        end. In evaluation the range is 0..examples-1.
+        lines or files: any unit that you count in. In training it is iterated once for each shard, with another range,
+        and must end. In evaluation the range is 0..examples-1.
 
-        Each worker takes shard after shard; what one that is lost had not finished is read by another. So in each epoch
-        every example is counted at least once, and exactly once without faults.
+        Each worker reads shard after shard; those that a lost worker had not finished are read by another. So in each
+        epoch every example is counted at least once, and exactly once without faults.
 
         Args:
-            examples: How many there are, the same on every worker, from 1.
-            size: Of a shard, from 1, the same on every worker. What is read again after a loss is less than this for
-                each shard that a worker had begun. By default 8 batches.
+            examples: Their number, the same on every worker, from 1.
+            size: Of a shard, from 1, the same on every worker. Less than this is read again after a loss for each shard
+                that a worker had started. By default 8 batches.
 
         Raises:
             UsageError: A number is out of range, or this is called for the second time.
@@ -81,9 +81,9 @@ Rate = float | Callable[[int], float]
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What `model_fn(features, labels, mode)` returns.
+    """The result of `model_fn(features, labels, mode)`.
 
-    A mistake in it ends the worker with one line and exit code 2 before it takes part.
+    A mistake in it ends the worker with one line and exit code 2 before it joins.
 
     Attributes:
         loss: Scalar tensor of a float type, the mean over the batch in mode sync. With mode "train" it must depend on
@@ -94,18 +94,17 @@ class ModelSpec:
             "train".
         learning_rate: A number, or a function from the global step (int) to one, evaluated outside the graph. With
             several optimizers also a mapping with the same patterns. Default 1e-3.
-        predictions: A tensor, or tensors by name: what `psruntime export` serves.
+        predictions: A tensor, or tensors by name, which `psruntime export` serves.
         metrics: Name to (value, update) as `tf.compat.v1.metrics` makes them; measured with mode "eval".
         clip_norm: Limit of the global norm of all gradients, greater than 0, as `tf.clip_by_global_norm` takes it. Of
             the joint gradient in mode sync, else of each push.
         clip_value: Limit of the magnitude of every entry of a gradient, greater than 0, as `tf.clip_by_value` takes
             it. Give at most one of the two. Duplicate rows of a sparse gradient are summed first.
         examples: Scalar numeric tensor, the weight of this batch among those of a round, and of a mini-batch among
-            those of a step. A batch that weighs 0 counts for nothing. None stands for the leading dimension of the
-            features.
-        updates: Operations that every training step runs beside the gradient, whatever the loss is, such as those that
-            change moving averages. None stands for the collection `tf.GraphKeys.UPDATE_OPS`. The layers of tf_keras do
-            not fill it; give `layer.updates`.
+            those of a step. A batch of weight 0 is ignored. None stands for the leading dimension of the features.
+        updates: Operations that every training step runs beside the gradient, also if the loss is not finite, such as
+            those that change moving averages. None stands for the collection `tf.GraphKeys.UPDATE_OPS`. The layers of
+            tf_keras do not fill it; give `layer.updates`.
         hooks: `tf.compat.v1.train.SessionRunHook`s. They see the training steps of this worker, and no other runs. One
             that requests a stop ends this worker's training, and the job when no worker trains any more; in mode sync
             at once.
@@ -125,9 +124,9 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Model:
-    """The functions of a model module.  `input_fn` gives a tf.data.Dataset of (features, labels).
+    """The functions of a model module.  `input_fn` returns a tf.data.Dataset of (features, labels).
 
-    serving_input_fn: what a served model is given, see `psruntime export`; None: its features.
+    serving_input_fn: returns the inputs of a served model, see `psruntime export`; None: its features.
     """
 
     name: str
@@ -137,7 +136,7 @@ class Model:
 
 
 def find_model(name: str) -> None:
-    """Looks for a model module without importing it, so that a wrong name is known before anything is started.
+    """Looks for a model module without importing it, so that a wrong name fails before any process is started.
 
     Raises:
         UsageError: there is no such module, or it is an example that needs a package that is not installed.

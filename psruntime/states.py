@@ -1,7 +1,7 @@
-"""What becomes of each state of a job at each event: one table, of which docs/states.md is made.
+"""The fate of each state of a job at each event: one table, from which docs/states.md is made.
 
-A state is what a process or a folder knows and what training later depends on.  An event is what an operator does or a
-process suffers.  Each pair of both is a cell (`TABLE`).
+A state is data of a process or a folder that later training depends on.  An event is an action of an operator or a
+fault of a process.  Each pair of both is a cell (`TABLE`).
 
 Law: a new kind of state is a row here, with all its cells and their tests, before it is code.
 """
@@ -56,17 +56,17 @@ class Event(Enum):
 
 
 class Fate(Enum):
-    """What the state is after the event."""
+    """The state after the event."""
 
-    KEPT = "kept"  # what it was, or what the checkpoint has of which the job is started
-    NEW = "begun anew"  # as at the first start
-    LOST = "lost"  # an older value, or none; the note says which
-    NONE = "-"  # the event does not meet this state; the note says why
+    KEPT = "kept"  # as it was, or as in the checkpoint that the job is started from
+    NEW = "new"  # as at the first start
+    LOST = "lost"  # an older value, or none, as noted
+    NONE = "-"  # the event does not affect this state, as noted
 
 
 @dataclass(frozen=True)
 class Cell:
-    """note: in which way; empty: as the fate says."""
+    """note: in which way; empty: as the fate has it."""
 
     fate: Fate
     note: str = ""
@@ -84,7 +84,7 @@ _ALL_TAKE_SAVED = Cell(Fate.LOST, "every worker takes the chief's of the copy th
 _NOT_SENT = Cell(Fate.NEW, "zero: what was not sent is lost")
 _SURVIVORS = Cell(Fate.KEPT, "by each worker that stays")
 _NOT_SAVED = Cell(Fate.LOST, "no checkpoint has it")
-_BY_FLAGS = Cell(Fate.NEW, "as the flags say")
+_BY_FLAGS = Cell(Fate.NEW, "by the flags")
 _NO_SHARDS = Cell(Fate.NONE, "refused in a job with data shards")
 _COUNTERS = Cell(Fate.LOST, "the lost ps has those of the copy; on the others undone updates move to `rolled_back`")
 
@@ -127,8 +127,8 @@ _EXCEPTIONS: Mapping[State, Mapping[Event, Cell]] = {
     },
     State.SHARDS: {
         **_ON_PS, Event.REPLICA_SYNC: _BACK, Event.REPLICA_ASYNC: _BACK, Event.WARM_START: NEW,
-        Event.WORKER: Cell(Fate.KEPT, "shards that the worker held are read again"),
-        Event.CHIEF: Cell(Fate.KEPT, "shards that the lost chief held are read again"),
+        Event.WORKER: Cell(Fate.KEPT, "the worker's shards are read again"),
+        Event.CHIEF: Cell(Fate.KEPT, "the lost chief's shards are read again"),
         Event.COMMAND: _NO_SHARDS, Event.SCHEDULED: _NO_SHARDS,
     },
     State.BEST: {Event.WARM_START: NEW},
@@ -162,8 +162,8 @@ TABLE: Mapping[State, Mapping[Event, Cell]] = {
     state: {event: _EXCEPTIONS[state].get(event, KEPT) for event in Event} for state in State
 }
 
-# The event of the log that says it; empty: the output of the command does.
-SAID: Mapping[Event, str] = {
+# The event of the log that reports it; empty: the output of the command does.
+LOGGED: Mapping[Event, str] = {
     Event.WORKER: "member_joined", Event.CHIEF: "chief", Event.PS: "restored", Event.REPLICA_SYNC: "restored",
     Event.REPLICA_ASYNC: "restored", Event.COORDINATOR: "restored", Event.COMMAND: "steered",
     Event.SCHEDULED: "steered", Event.PAUSE: "steered", Event.DRAIN: "steered", Event.WHOLE: "restored",
@@ -171,7 +171,7 @@ SAID: Mapping[Event, str] = {
     Event.WARM_START: "warm_started", Event.EVALUATION: "measured", Event.EXPORT: "",
 }  # fmt: skip
 
-# Where it can be read.
+# The documents or commands that show it.
 READ: Mapping[State, str] = {
     State.VARIABLES: "a checkpoint, `w`", State.SLOTS: "a checkpoint, `w/Adam`", State.STEP: "status `global_step`",
     State.AVERAGES: "a checkpoint, the chief's", State.OWN: "a checkpoint, the chief's",

@@ -1,4 +1,4 @@
-"""Errors of the user's own code: one line that names what failed and where in the user's file, and the traceback."""
+"""Errors of the user's own code: one line that names the failure and the line of the user's file, and the traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_THE_USERS = (sysconfig.get_path("stdlib"), *_LIBRARIES, "<")
 
 @contextmanager
 def blame(what: str, passing: tuple[type[BaseException], ...] = (), place: Place = Place.BUILD) -> Iterator[None]:
-    """Turns an exception of the code inside into what faults.py makes of it; `passing` and our own go through.
+    """Raises an exception of the code inside as the error that faults.py names; `passing` and our own errors pass.
 
     Code that ends its process, by sys.exit, has failed too.
     """
@@ -39,7 +39,7 @@ def blame(what: str, passing: tuple[type[BaseException], ...] = (), place: Place
         file = _file_in(error) if is_damage(error) else ""
         blamed = fate_of(error, place, text + (f"; it is of {file}" if file and file not in text else ""))
         if isinstance(blamed, UsageError) and kind_of(error) is Kind.PATH:
-            raise blamed from error  # the line says it all
+            raise blamed from error  # the line needs no traceback
         blamed.detail = "".join(traceback.format_exception(error)).rstrip()
         raise blamed from error
 
@@ -58,7 +58,7 @@ def _file_in(error: BaseException) -> str:
 def users_line(frames: Iterable[traceback.FrameSummary]) -> str:
     """FILE:LINE of the innermost frame that is the user's, neither a library's nor ours; empty if there is none.
 
-    frames: outermost first.  What stands before ours called us: a script that starts a worker is not to blame.
+    frames: outermost first.  Frames before ours called us: a script that starts a worker is not to blame.
     """
     called = list(frames)
     ours = (number for number, frame in enumerate(called) if _is_ours(frame))
@@ -73,6 +73,6 @@ def _is_ours(frame: traceback.FrameSummary) -> bool:
 
 
 def _frames_in(text: str) -> list[traceback.FrameSummary]:
-    """Those of a traceback within a text, as TensorFlow's errors have it of Python functions that it called."""
+    """The frames of a traceback within a text, as in TensorFlow's errors of Python functions that it called."""
     found = re.findall(r'^ *File "([^"]+)", line (\d+), in (.+)$', text, re.MULTILINE)
     return [traceback.FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in found]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.states import READ, SAID, TABLE, Event, Fate, State
+from psruntime.states import LOGGED, READ, TABLE, Event, Fate, State
 from tests.support import docs
 from tools import tables
 
@@ -37,4 +37,4 @@ def test_a_cell_that_the_event_does_not_meet_says_why(state: State) -> None:
 def test_the_log_events_are_those_of_the_documents() -> None:
     rows = docs.table("docs/operations.md", "log events")
     known = {event for row in rows for event in re.findall(r"`(\w+)`", row[0])}
-    assert set(SAID) == set(Event) and {said for said in SAID.values() if said} <= known
+    assert set(LOGGED) == set(Event) and {event for event in LOGGED.values() if event} <= known

@@ -250,5 +250,5 @@ def test_a_mistake_is_one_line_and_nothing_is_started(
 
 def test_without_a_source_it_says_what_there_is(started: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["task"]) == 2
-    assert capsys.readouterr().err.startswith("psruntime task: nothing says which task this is: set TF_CONFIG, ")
+    assert capsys.readouterr().err.startswith("psruntime task: unknown which task this is: set TF_CONFIG, ")
     assert not started

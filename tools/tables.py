@@ -15,7 +15,7 @@ from psruntime.config import JobConfig
 from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.config.rules import ORDERS, RULES, Case
 from psruntime.config.settings import HEADINGS, default_text, flag_of, settings_of
-from psruntime.states import READ, SAID, TABLE, Event, Fate, State
+from psruntime.states import LOGGED, READ, TABLE, Event, Fate, State
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BEGIN, END = "<!-- begin: made by python -m tools.tables -->", "<!-- end -->"
@@ -52,8 +52,8 @@ def states() -> str:
     columns = [chr(ord("A") + number) for number, _ in enumerate(Event)]
     lines = ["", *_row(["", "event", "the log says"]), "|---|---|---|"]
     for letter, event in zip(columns, Event, strict=True):
-        said = f"`{SAID[event]}`" if SAID[event] else "the command's output"
-        lines += _row([letter, event.value, said])
+        event_text = f"`{LOGGED[event]}`" if LOGGED[event] else "the command's output"
+        lines += _row([letter, event.value, event_text])
     lines += ["", "<!-- check: states -->", *_row(["state", *columns, "read it in"]), "|---" * (len(columns) + 2) + "|"]
     for state in State:
         cells = [TABLE[state][event] for event in Event]

@@ -18,12 +18,12 @@ PS, WORKER, EVALUATOR = "ps", "worker", "evaluator"
 
 @dataclass(frozen=True)
 class ClusterTask:
-    """What a cluster source answers.
+    """The result of a cluster source.
 
     source: its name, for messages.  role: ps, worker or evaluator.  index: of the process in its role; worker 0 is the
     chief of the cluster, where that has one.
     ps, workers: index -> `host:port`; port 0 stands for any.  The evaluator is in neither.
-    all_ps, all_workers: whether these are all that there are; if not, the source may know some of them only.
+    all_ps, all_workers: whether these are all that there are; if not, the source may have some of them only.
     colocated: whether each worker has a ps of its own beside it, which has its index (`with_colocated_ps`).
 
     Raises:
@@ -47,7 +47,7 @@ class ClusterTask:
         _require_distinct(self.source, {PS: self.ps, WORKER: self.workers})
 
     def job_settings(self) -> dict[str, Any]:
-        """The settings of the job that the cluster knows."""
+        """The settings of the job that follow from the cluster."""
         known: dict[str, Any] = {PS: len(self.ps)} if self.all_ps else {}
         if self.all_workers:
             known["min_workers"] = max(1, len(self.workers))
@@ -57,12 +57,12 @@ class ClusterTask:
 
     @property
     def coordinator(self) -> str:
-        """`host:port` of the coordinator: what the cluster says of ps 0."""
+        """`host:port` of the coordinator, the cluster's address of ps 0."""
         return self.ps[0]
 
     @property
     def host(self) -> str:
-        """At which the others reach this task; empty if the cluster does not say."""
+        """The host at which the others reach this task; empty if the cluster does not have it."""
         address = self._own
         return split_address(address)[0] if address else ""
 
@@ -77,7 +77,7 @@ class ClusterTask:
     def local_rank(self) -> int | None:
         """Number of this worker among those of its host, from 0: how many of smaller index have the same host.
 
-        None: this is no worker, or the cluster does not say where it and all the others are.
+        None: this is no worker, or the cluster does not have the addresses of all workers.
         """
         if self.role != WORKER or not self._own or not self.all_workers:
             return None

@@ -25,7 +25,7 @@ def read_host_lists(
     its own; then there is no list of ps.
 
     Raises:
-        UsageError: an address is malformed, the task is not in the lists, or it is not known which is meant.
+        UsageError: an address is malformed, the task is not in the lists, or it is ambiguous.
     """
     if colocate_ps and ps_hosts:
         raise UsageError("--ps-hosts names ps, and colocated ones are asked for (--colocate-ps); leave out either")
@@ -79,4 +79,4 @@ def _find(lists: dict[str, dict[int, str]], is_own: Callable[[str], bool]) -> tu
             "--role and --index"
         )
     names = ", ".join(f"{role} {index}" for role, index in here)
-    raise UsageError(f"{names} are on this machine, give --role and --index to say which this process is")
+    raise UsageError(f"{names} are on this machine, give --role and --index of this process")

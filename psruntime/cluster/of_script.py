@@ -13,9 +13,9 @@ from psruntime.errors import UsageError
 
 
 def cluster_task(colocate_ps: bool = False) -> ClusterTask | None:
-    """Reads which task of which cluster `TF_CONFIG` says that this process is.
+    """Reads from `TF_CONFIG` which task of which cluster this process is.
 
-    Build the graph with what it answers: `task.index` for the `worker_device` of `replica_device_setter`, and
+    Build the graph with the result: `task.index` for the `worker_device` of `replica_device_setter`, and
     `len(task.ps)` for its `ps_tasks`. The chief of the cluster is worker 0, and the other workers move up by one.
 
     Args:
@@ -27,7 +27,7 @@ def cluster_task(colocate_ps: bool = False) -> ClusterTask | None:
         sparse cluster may lack some. None without `TF_CONFIG`.
 
     Raises:
-        SystemExit: `TF_CONFIG` is malformed. One line on stderr says how, and the code is 2.
+        SystemExit: `TF_CONFIG` is malformed. One line on stderr reports how, and the code is 2.
     """
     try:
         return _own_task(colocate_ps)
@@ -38,7 +38,7 @@ def cluster_task(colocate_ps: bool = False) -> ClusterTask | None:
 
 @dataclass(frozen=True)
 class ScriptPlace:
-    """Where a script stands.  task: what TF_CONFIG says, in whose cluster everybody waits for the others."""
+    """The place of a script in its cluster.  task: that of TF_CONFIG; all tasks of its cluster wait for each other."""
 
     coordinator: str
     index: int
@@ -47,16 +47,16 @@ class ScriptPlace:
 
 
 def place_of_script(coordinator: str, index: int | None, host: str, colocate_ps: bool = False) -> ScriptPlace:
-    """What a script says of its place, and what it leaves open from TF_CONFIG.
+    """The place of a script by its arguments; those that it leaves open are from TF_CONFIG.
 
     Raises:
-        UsageError: neither says the index, TF_CONFIG is malformed or says another one, or the task is no worker.
+        UsageError: neither has the index, TF_CONFIG is malformed or has another one, or the task is no worker.
     """
     if coordinator and index is not None and not colocate_ps:
         return ScriptPlace(coordinator, index, host)
     task = _own_task(colocate_ps)
     if task is None and colocate_ps:
-        raise UsageError(f"colocate_ps is for a script that {NAME} tells where the other workers are; set {NAME}")
+        raise UsageError(f"colocate_ps is for a script whose {NAME} has the other workers; set {NAME}")
     if task is None:
         if index is None:
             raise UsageError(f"index is missing: give the worker's index and the coordinator, or set {NAME}")
@@ -68,7 +68,7 @@ def place_of_script(coordinator: str, index: int | None, host: str, colocate_ps:
         )
     if index is not None and index != task.index:
         raise UsageError(
-            f"index is {index}, and {NAME} says worker {task.index} (the chief is worker 0, the others move up by one)"
+            f"index is {index}, and {NAME} has worker {task.index} (the chief is worker 0, the others move up by one)"
         )
     return ScriptPlace(coordinator or task.coordinator, task.index, host or task.host, task)
 

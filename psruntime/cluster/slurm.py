@@ -1,9 +1,9 @@
 """A step of Slurm: the first tasks are the ps, the others the workers.
 
-As tf.distribute's SlurmClusterResolver has it: tasks are dealt to the nodes in blocks, and roles to the tasks in turn.
-It goes by the order of Slurm's own list, in which the tasks are numbered; the resolver sorts the nodes by their names,
-so with nodes n2 and n10 it gives the tasks of one the addresses of the other.  Only the coordinator has a port that
-must be known: it is made of the job's id, so two jobs can share a node, and everybody else takes any free one.
+As in tf.distribute's SlurmClusterResolver, tasks are assigned to the nodes in blocks, and roles to the tasks in order.
+The order is that of Slurm's own list, in which the tasks are numbered; the resolver sorts the nodes by their names, so
+with nodes n2 and n10 it gives the tasks of one the addresses of the other.  Only the port of the coordinator has to be
+fixed: it is computed from the job's id, so two jobs can share a node.  All other processes listen at any free port.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def read_slurm(environment: Mapping[str, str], ps: int | None, port: int = 0) ->
     """The task of this process in the step that it runs in.
 
     ps: how many of the step's tasks are ps; None: each task is a worker that has a ps of its own.  port: of the
-    coordinator; 0: one that is made of the job's id.
+    coordinator; 0: one that is computed from the job's id.
 
     Raises:
-        UsageError: a variable is missing or malformed, there are too few tasks, or they are not dealt in blocks.
+        UsageError: a variable is missing or malformed, there are too few tasks, or they are not assigned in blocks.
     """
     if ps is not None and ps < 1:
         raise UsageError(f"{NAME}: --ps must be at least 1, got {ps}")
@@ -64,9 +64,9 @@ def nodes_of(text: str) -> list[str]:
 
 
 def _expanded(part: str) -> Iterator[str]:
-    """All that `rack[1-2]n[01-04]` stands for."""
-    pieces = _RANGES.split(part)  # text, ranges, text, ...
-    choices = [[piece] if number % 2 == 0 else list(_numbers(piece)) for number, piece in enumerate(pieces)]
+    """All names that `rack[1-2]n[01-04]` stands for."""
+    split = _RANGES.split(part)  # text, ranges, text, ...
+    choices = [[each] if number % 2 == 0 else list(_numbers(each)) for number, each in enumerate(split)]
     return ("".join(chosen) for chosen in itertools.product(*choices))
 
 

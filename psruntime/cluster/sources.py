@@ -15,7 +15,7 @@ from psruntime.errors import UsageError
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """What a task is told of its cluster by flags.
+    """A task's flags about its cluster.
 
     Raises:
         UsageError: a value is out of range.
@@ -60,17 +60,15 @@ def find_task(
     if config.ps_hosts or config.worker_hosts:
         task = read_host_lists(config.ps_hosts, config.worker_hosts, config.role, config.index, is_own, colocate_ps)
     elif config.role or config.index is not None:
-        raise UsageError(
-            "--role and --index need --ps-hosts and --worker-hosts; TF_CONFIG and Slurm say them by themselves"
-        )
+        raise UsageError("--role and --index need --ps-hosts and --worker-hosts; TF_CONFIG and Slurm have them already")
     elif tf_config.is_given(environment):
         task = tf_config.read_tf_config(environment[tf_config.NAME], colocate_ps)
     elif slurm.RANK in environment:
         return slurm.read_slurm(environment, None if colocate_ps else ps, config.coordinator_port)
     else:
         raise UsageError(
-            "nothing says which task this is: set TF_CONFIG, start it by srun, or give --ps-hosts and --worker-hosts"
+            "unknown which task this is: set TF_CONFIG, start it by srun, or give --ps-hosts and --worker-hosts"
         )
     if config.coordinator_port:
-        raise UsageError(f"--coordinator-port is for Slurm; {task.source} says where the coordinator is")
+        raise UsageError(f"--coordinator-port is for Slurm; {task.source} has the address of the coordinator")
     return task

@@ -4,7 +4,7 @@
 
 The cluster is dense, a list of addresses for each role, or sparse, a dict from index to address that may leave some
 out.  The chief is worker 0, and the others move up by one.  tf.distribute's TFConfigClusterResolver reads the same
-form and complains of nothing: a mistake would show as a job that waits.
+form and reports no mistake: one would show as a job that waits.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from psruntime.errors import UsageError
 
 NAME = "TF_CONFIG"
 CHIEF = "chief"
-SPARSE = "sparseCluster"  # what Kubeflow's operator calls a cluster with dynamic workers
-MASTER = "master"  # what the chief was called before TensorFlow 1.5
+SPARSE = "sparseCluster"  # the name of a cluster with dynamic workers in Kubeflow's operator
+MASTER = "master"  # the name of the chief before TensorFlow 1.5
 ROLES = (CHIEF, PS, WORKER, EVALUATOR)
 _INDEX = re.compile(r"[0-9]{1,6}")
 _FORM = '{"cluster": {"ps": ["host:port"], "worker": ["host:port"]}, "task": {"type": "worker", "index": 0}}'
 
 
 def read_tf_config(text: str, colocate_ps: bool = False) -> ClusterTask:
-    """The task that TF_CONFIG says.
+    """The task of TF_CONFIG.
 
     colocate_ps: whether each worker has a ps of its own; then the cluster has no others.
 
@@ -70,7 +70,7 @@ def read_tf_config(text: str, colocate_ps: bool = False) -> ClusterTask:
 
 
 def is_given(environment: Mapping[str, str]) -> bool:
-    """Whether the variable says anything.  An empty object is what a single process is started with."""
+    """Whether the variable has a cluster.  A single process is started with an empty object."""
     return "".join(environment.get(NAME, "").split()) not in ("", "{}")
 
 

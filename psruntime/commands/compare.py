@@ -1,4 +1,4 @@
-"""Runs a job on this machine in one mode after the other, and draws what became of it into one page.
+"""Runs a job on this machine in one mode after the other, and draws the results into one page.
 
 psruntime compare --modes "async; bounded 4; sync" --workers 4 [--model MODULE] [--slow 3:5x] [--out FILE]
 """
@@ -34,12 +34,12 @@ MODES = "async; bounded 4; sync"
 WORKERS, TRAIN_STEPS = 4, 1000
 OUT = "compare.html"
 OF_THE_WORKERS = (*flags.OF_EVALUATION, "devices", "gpu_memory")
-OF_THE_JOB = ("ps", "train_steps")  # the same in every mode; what else is set for one mode stands behind it
+OF_THE_JOB = ("ps", "train_steps")  # the same in every mode; other settings of one mode follow its name
 RECORD = "record.jsonl"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Until the page is written, or a job has failed; returns the exit code."""
+    """Runs until the page is written, or a job has failed; returns the exit code."""
     arguments = _parser().parse_args(argv)
     try:
         slow = slow_of(arguments.slow, arguments.workers)
@@ -62,21 +62,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(
     name: str, arguments: argparse.Namespace, settings: dict[str, Any], slow: dict[int, float]
 ) -> Training | int:
-    """What became of one job, or the exit code with which it failed."""
+    """The results of one job, or the exit code with which it failed."""
     sys.stdout.write(f"== {name}\n")
     sys.stdout.flush()
     logs = Path(tempfile.mkdtemp(prefix="psruntime-compare-"))
     code = run_job(*_job(arguments, settings, slow, logs))
     if code != EXIT_DONE:
         return code
-    said = "\n".join(log.read_text(errors="replace") for log in sorted(logs.glob("worker-*.log")))
-    return training_of(name, read_records(logs / RECORD), held_out_of(said))
+    text = "\n".join(log.read_text(errors="replace") for log in sorted(logs.glob("worker-*.log")))
+    return training_of(name, read_records(logs / RECORD), held_out_of(text))
 
 
 def _parser() -> flags.Parser:
     parser = flags.Parser(
         PROG,
-        "Runs a job on this machine in one mode after the other, with records, and draws what became of it into one "
+        "Runs a job on this machine in one mode after the other, with records, and draws the results into one "
         "HTML page: loss over steps and time, staleness, steps per second, waiting, metrics on held-out data.",
         first=(*OF_THE_WORKERS, *OF_THE_JOB),
     )
@@ -124,7 +124,7 @@ def _settings_of(request: ModeRequest, arguments: argparse.Namespace) -> dict[st
 def _job(
     arguments: argparse.Namespace, settings: dict[str, Any], slow: dict[int, float], logs: Path
 ) -> tuple[LocalJob, Path, Patience]:
-    """What run_job is given."""
+    """The arguments of run_job."""
     job = JobConfig(**settings)
     worker = {**flags.given(arguments, WorkerConfig), "record": str(logs / RECORD)}
     own = {index: {"slowdown": times} for index, times in slow.items()}
@@ -152,7 +152,7 @@ def _show(trainings: list[Training], arguments: argparse.Namespace, out: Path) -
     out.write_text(page_of(trainings, f"{model} by mode", how), encoding="utf-8")
     columns, rows = rows_of(trainings)
     for name, *numbers in rows:
-        told = ", ".join(f"{column} {number}" for column, number in zip(columns[1:], numbers, strict=True))
-        sys.stdout.write(f"{name}: {told}\n")
+        results = ", ".join(f"{column} {number}" for column, number in zip(columns[1:], numbers, strict=True))
+        sys.stdout.write(f"{name}: {results}\n")
     sys.stdout.write(f"wrote {out}\n")
     return EXIT_DONE

@@ -1,4 +1,4 @@
-"""Steers a running job: pause and resume it, save, change its mode or its learning rates, end it, let a worker go.
+"""Steers a running job: pause and resume it, save, change its mode or its learning rates, end it, drain a worker.
 
 psruntime control [--coordinator HOST:PORT] COMMAND
 """
@@ -26,24 +26,24 @@ from psruntime.rpc.wire.messages import ControlRequest
 
 PROG = "psruntime control"
 TIMEOUT_S = 300.0  # as long as a job waits for its own: --drain-timeout, --ps-timeout
-POLL_S = 1.0  # the coordinator answers sooner if there is an outcome; between two, a new reason is told
-MARGIN_S = 5.0  # of a call's deadline over the time for which the coordinator may keep it waiting
+POLL_S = 1.0  # the coordinator answers sooner if there is an outcome; between two polls, a new reason is shown
+MARGIN_S = 5.0  # of a call's deadline over the longest wait in the coordinator
 REACH_S = 5.0  # for the first answer; a busy machine may miss one call
 AGAIN_S = 0.3  # between two calls when one failed
 SCHEDULED = "schedule"  # as a mode
 COMMANDS = """commands:
-  pause                    no step begins; what is under way ends
+  pause                    no step starts; those in progress end
   resume                   steps begin again
   save                     a checkpoint now
-  mode M                   steps are taken in mode async, bounded N or sync from now on, or as --schedule says
-  bound N                  mode bounded: another bound, or auto, one that the job chooses as --bound auto:LOW-HIGH says
+  mode M                   steps are taken in mode async, bounded N or sync from now on, or by --schedule
+  bound N                  mode bounded: another bound, or auto, one that the job chooses by --bound auto:LOW-HIGH
   learning-rate-scale X    multiplies every learning rate by X; 1 is as the model has it
   drain                    the job ends as at its end: last checkpoint, evaluation, DONE
-  drain worker N           worker N leaves after its step; the others go on"""
+  drain worker N           worker N leaves after its step; the others continue"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Sends one command, waits until it has taken effect and says at which global step."""
+    """Sends one command, waits until it has taken effect and prints at which global step."""
     arguments = _parser().parse_args(argv)
     coordinator = getattr(arguments, "coordinator", DEFAULT_COORDINATOR)
     try:
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> flags.Parser:
     parser = flags.Parser(
         PROG,
-        "Steers a running job, and says from which global step on it is so.",
+        "Steers a running job, and prints from which global step on a change is in force.",
         first=("coordinator",),
         usage=f"{PROG} [flags] COMMAND",
     )
@@ -86,10 +86,10 @@ def _parser() -> flags.Parser:
 
 
 def command_of(words: Sequence[str]) -> Command:
-    """The command that was typed, under a fresh request id.
+    """The command of these words, with a new request id.
 
     Raises:
-        UsageError: it is none.
+        UsageError: they are none.
     """
     request_id = secrets.token_hex(16)
     first, *rest = [word for given in words for word in given.split()] or [""]
@@ -117,7 +117,7 @@ def command_of(words: Sequence[str]) -> Command:
 
 
 def _mode(words: Sequence[str]) -> dict[str, Any]:
-    """mode, and bound of mode bounded."""
+    """The fields mode, and bound of mode bounded."""
     mode, *rest = words or [""]
     known = (*MODES, SCHEDULED)
     if mode not in known:
@@ -145,7 +145,7 @@ def _number(name: str, word: str) -> float:
 
 
 def ask(client: CoordinatorClient, command: Command, timeout_s: float) -> Reply:
-    """What has become of the command once it has taken effect or was given up, or when the time is over.
+    """The outcome of the command once it has taken effect or was abandoned, or when the time is over.
 
     Raises:
         UsageError: the job cannot do it.
@@ -176,15 +176,15 @@ class _Asking:
                 if time.monotonic() >= self._reach_until_s:
                     raise
                 if self._reach_until_s == self._until_s:
-                    self._tell(f"{error}; it is asked again")
+                    self._report(f"{error}; it is asked again")
                 time.sleep(AGAIN_S)
                 continue
-            self._reach_until_s = self._until_s  # it was taken: a new coordinator takes it again
+            self._reach_until_s = self._until_s  # it was accepted: a new coordinator accepts it again
             if reply.outcome is not Outcome.PENDING or left_s <= 0:
                 return reply
-            self._tell(reply.text)
+            self._report(reply.text)
 
-    def _tell(self, reason: str) -> None:
+    def _report(self, reason: str) -> None:
         if reason and reason != self._said:
             sys.stderr.write(f"{PROG}: {reason}\n")
             self._said = reason

@@ -2,8 +2,8 @@
 
 psruntime dashboard [--coordinator HOST:PORT] [--port 8787]
 
-A process of its own: it asks the coordinator for its status once a second, however many browsers look, and the job does
-not notice when it ends.
+A process of its own: it asks the coordinator for its status once a second, for any number of browsers, and the job does
+not depend on it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOST, PORT = "127.0.0.1", 8787
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Until SIGTERM, then 0, or Ctrl-C, then 130."""
+    """Serves until SIGTERM, then returns 0, or Ctrl-C, then 130."""
     arguments = _parser().parse_args(argv)
     coordinator = getattr(arguments, "coordinator", DEFAULT_COORDINATOR)
     try:
@@ -62,7 +62,7 @@ def _parser() -> flags.Parser:
     )
     most_used.add_argument(
         "--host", default=HOST, metavar="ADDRESS", help="address at which it listens, 0.0.0.0 for all of this machine; "
-        f"whoever reaches it sees the job, and can change nothing (default: {HOST})",
+        f"every browser that reaches it sees the job, and can change nothing (default: {HOST})",
     )  # fmt: skip
     most_used.add_argument(
         "--allow-websocket-origin", action="append", default=[], metavar="HOST[:PORT]", help="a further name under "
@@ -74,7 +74,7 @@ def _parser() -> flags.Parser:
 def _serve(coordinator: str, security: Security, arguments: argparse.Namespace) -> int:
     from tornado.ioloop import IOLoop
 
-    loop = IOLoop()  # and the current one of this thread, which Bokeh takes
+    loop = IOLoop()  # and the current one of this thread, which Bokeh uses
     received: list[int] = []
 
     def on_signal(signum: signal.Signals) -> None:
@@ -84,7 +84,7 @@ def _serve(coordinator: str, security: Security, arguments: argparse.Namespace) 
     dashboard = Dashboard(loop, arguments.host, arguments.port, arguments.allow_websocket_origin)
     client = CoordinatorClient(coordinator, security)
     reachable = _Reachable(dashboard, coordinator)
-    poller = Poller(lambda: client.get_status(watches=True), reachable.hear, reachable.miss)
+    poller = Poller(lambda: client.get_status(watches=True), reachable.on_answer, reachable.on_failure)
     events: asyncio.AbstractEventLoop = loop.asyncio_loop
     try:
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -94,7 +94,7 @@ def _serve(coordinator: str, security: Security, arguments: argparse.Namespace) 
         sys.stdout.write(f"dashboard: {dashboard.url}\n")
         sys.stdout.flush()
         if arguments.host not in LOOPBACK:
-            sys.stderr.write(f"{PROG}: whoever reaches {arguments.host}:{dashboard.port} sees the job\n")
+            sys.stderr.write(f"{PROG}: every browser that reaches {arguments.host}:{dashboard.port} sees the job\n")
         loop.start()
     finally:
         client.close()
@@ -104,24 +104,24 @@ def _serve(coordinator: str, security: Security, arguments: argparse.Namespace) 
 
 
 class _Reachable:
-    """Passes on what the coordinator answers, and tells on stderr, once, when it is gone and when it is back."""
+    """Passes the coordinator's answers on, and reports on stderr, once, when it is gone and when it is back."""
 
     def __init__(self, dashboard: Dashboard, coordinator: str) -> None:
         self._dashboard, self._coordinator = dashboard, coordinator
         self._is_gone = False
 
-    def hear(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
+    def on_answer(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
         if self._is_gone:
-            self._tell(f"coordinator {self._coordinator} answers")
+            self._report(f"coordinator {self._coordinator} answers")
         self._is_gone = False
-        self._dashboard.hear(status, job, at_s)
+        self._dashboard.on_answer(status, job, at_s)
 
-    def miss(self, reason: str, at_s: float) -> None:
+    def on_failure(self, reason: str, at_s: float) -> None:
         if not self._is_gone:
-            self._tell(f"{reason}; it is asked again every second")
+            self._report(f"{reason}; it is asked again every second")
         self._is_gone = True
-        self._dashboard.miss(reason, at_s)
+        self._dashboard.on_failure(reason, at_s)
 
-    def _tell(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         sys.stderr.write(f"{PROG}: {line}\n")
         sys.stderr.flush()

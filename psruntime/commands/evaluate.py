@@ -43,7 +43,7 @@ def _parser() -> flags.Parser:
     flags.add_checkpoint_dir_flag(parser)
     parser.add_settings(WorkerConfig, only=flags.OF_EVALUATION, helps=flags.INPUT_SEED)
     most_used = parser.heading(flags.MOST_USED)
-    most_used.add_argument("--follow", action="store_true", help="go on with each new one, until Ctrl-C")
+    most_used.add_argument("--follow", action="store_true", help="continue with each new one, until Ctrl-C")
     most_used.add_argument(
         "--metric", default=argparse.SUPPRESS, metavar="METRIC",
         help="keep the checkpoint that is best by it in best/, as --keep-best of a job does",
@@ -73,10 +73,10 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
 
     context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed, worker.eval_batches)
     evaluation = CheckpointEvaluation(load_model(worker.model), context, logged(_log))
-    metric, names = wanted.metric_of(""), evaluation.names  # a model that fails does so before anything is looked for
+    metric, names = wanted.metric_of(""), evaluation.names  # a model that fails does so before the folder is read
     if wanted.compares:
         require_metric("metric", metric.name, names)
-    failed: list[str] = []  # what was asked for and could not be written
+    failed: list[str] = []  # outputs that could not be written
 
     def log(event: str, **facts: object) -> None:
         failed.extend([event] if event in ("summaries_failed", "best_failed") else [])
@@ -85,15 +85,15 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     best = BestCheckpoint(evaluation, folder, metric, log) if wanted.compares else None
     lists = CheckpointList(folder)
 
-    def tell(path: str, global_step: int, values: dict[str, float]) -> None:
+    def show(path: str, global_step: int, values: dict[str, float]) -> None:
         facts = {"global_step": global_step, "checkpoint": path}
         sys.stdout.write(f"{as_line(facts, values) if arguments.json else text_of(global_step, values)}\n")
         sys.stdout.flush()
         if missing := lists.not_in(path):
-            _tell(missing)
+            _report(missing)
 
     out = whole_path(arguments.out) if arguments.out else ""
-    checkpoints = MeasuredCheckpoints(evaluation, folder, out, tell, log, best)
+    checkpoints = MeasuredCheckpoints(evaluation, folder, out, show, log, best)
     try:
         code = _follow(checkpoints, folder, bool(out)) if arguments.follow else _newest(checkpoints, folder)
         return code or (EXIT_FAILED if failed else EXIT_DONE)
@@ -102,7 +102,7 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
 
 
 def _newest(checkpoints: MeasuredCheckpoints, folder: str) -> int:
-    """One that is removed meanwhile is followed by the next."""
+    """Measures the newest one; after one that is removed meanwhile, the next."""
     while checkpoints.global_step < 0 and not checkpoints.failure:
         if not checkpoints.measure_next():
             if checkpoints.is_unreadable:
@@ -113,22 +113,22 @@ def _newest(checkpoints: MeasuredCheckpoints, folder: str) -> int:
 
 def _follow(checkpoints: MeasuredCheckpoints, folder: str, writes: bool) -> int:
     """writes: whether there are files of it too, so that it does not end with its reader."""
-    said = False
+    has_reported = False
     while writes or not reader_is_gone():
         if not checkpoints.measure_next():
-            if checkpoints.global_step < 0 and not said:
-                _tell(f"waits for a checkpoint in {folder}")
-                said = True
+            if checkpoints.global_step < 0 and not has_reported:
+                _report(f"waits for a checkpoint in {folder}")
+                has_reported = True
             time.sleep(LOOK_S)
     return EXIT_DONE
 
 
 def _log(event: str, **facts: object) -> None:
-    if "reason" in facts:  # else it is told already
-        _tell(f"{event.replace('_', ' ')}: {facts['reason']}")
+    if "reason" in facts:  # else it is shown already
+        _report(f"{event.replace('_', ' ')}: {facts['reason']}")
     elif facts.get("kept"):
-        _tell(f"the best one so far is kept: global step {facts['global_step']}")
+        _report(f"the best one so far is kept: global step {facts['global_step']}")
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     sys.stderr.write(f"{PROG}: {text}\n")

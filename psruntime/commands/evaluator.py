@@ -3,8 +3,8 @@
 psruntime evaluator [--model MODULE] [--coordinator HOST:PORT]
 
 It reads the checkpoints' files, so the training does not wait for it, and ends without it.  The last one is always
-measured: the job's end is learnt from the coordinator, and before the folder is looked at for the last time.  With
---patience it ends the job whose metric gets no better.
+measured: the coordinator reports the job's end before the folder is read for the last time.  With --patience it ends
+the job whose metric gets no better.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 PROG = "psruntime evaluator"
 ROLE = "evaluator"
 LOOK_S = 1.0  # between two looks at the folder, and at the job
-DRAIN_S, MARGIN_S = 2.0, 5.0  # a wait for the end of the job that was asked for, and of the call over that
-STOP_S = 0.2  # for health calls under way at the end
+DRAIN_S, MARGIN_S = 2.0, 5.0  # a wait for the requested end of the job, and the margin of the call's deadline over it
+STOP_S = 0.2  # for health calls in progress at the end
 OF_PROCESS = ("coordinator", "host", "health_port", "metrics_port", "connect_timeout_s", "log_format")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs until the job is over or a signal comes; returns the exit code."""
+    """Runs until the job is over or a signal is received; returns the exit code."""
     arguments = _parser().parse_args(argv)
     try:
         where = ProcessConfig(index=0, **flags.given(arguments, ProcessConfig))
@@ -148,15 +148,15 @@ def _work(
 
 
 def _measure_all(checkpoints: MeasuredCheckpoints, end: JobEnd, job: JobConfig, stop: threading.Event) -> int:
-    """Until the job has ended and its last checkpoint is measured."""
+    """Measures until the job has ended and its last checkpoint is measured."""
     while True:
-        error = end.error  # before the folder is looked at
+        error = end.error  # before the folder is read
         if checkpoints.measure_next():
             continue
         if isinstance(error, JobDoneError):
             _require_all_measured(checkpoints, job.checkpoint_dir)
         if isinstance(error, UnreachableError) and _has_all(checkpoints, job):
-            return EXIT_DONE  # the processes of the job were gone before they could be asked
+            return EXIT_DONE  # the processes of the job were gone before they could answer
         if error:
             raise error
         if stop.wait(LOOK_S):
@@ -176,7 +176,7 @@ def _require_all_measured(checkpoints: MeasuredCheckpoints, folder: str) -> None
 
 
 class Consequences:
-    """What comes of the metrics of a checkpoint: they are told, and the job may be ended."""
+    """Handles the metrics of a checkpoint: they are reported, and the job may be ended."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Consequences:
         log: Callable[..., None],
         metrics: EvaluatorMetrics | None = None,
     ) -> None:
-        """drain: ends the job; returns False if it ends anyway.  path: where it is written that it has ended so."""
+        """drain: ends the job; returns False if it ends anyway.  path: of the file to which the stop is written."""
         self._stopping, self._drain, self._path, self._log = stopping, drain, path, log
         self._metrics = metrics
 
@@ -202,8 +202,8 @@ class Consequences:
             self._log("stops_early", reason=reason)
 
     def ended(self, global_step: int) -> None:
-        """The job has ended for that, and its last checkpoint, of this step, is measured: none counts after it."""
-        with suppress(OSError):  # where only TensorFlow writes, as to gs://, an evaluator begins to count anew
+        """Writes the stop: the job has ended for its metric, and its last checkpoint, of this step, is measured."""
+        with suppress(OSError):  # where only TensorFlow writes, as to gs://, a new evaluator starts to count from 0
             history.append_stop(self._path, global_step, time.time(), self._stopping.reason)
 
 
@@ -213,10 +213,10 @@ def _go_on(stop: threading.Event) -> None:
 
 
 class JobEnd:
-    """Whether the job has ended, as a thread of its own hears from the coordinator; and its end, if that is wanted.
+    """Asks the coordinator in a thread of its own whether the job has ended, and ends the job on demand.
 
-    error: what a process raises that finds the job over, another job in its place, or the coordinator silent for
-        `ps_timeout_s`; None before.
+    error: for a job that is over, another job in its place, or a coordinator that was silent for `ps_timeout_s`; None
+        before.
     """
 
     def __init__(
@@ -229,26 +229,26 @@ class JobEnd:
         self.error: PsRuntimeError | None = None
         self._client, self._log = client, log
         self._command: Command | None = None  # by which the job is to end
-        self._is_pending = False  # whether the coordinator has taken it
+        self._is_pending = False  # whether the coordinator has accepted it
         self.drained = False  # whether the job has ended by it
         self._job_id = job.job_id
         self._timeout_s = job.ps_timeout_s
         self._time_s = time_s
-        self._heard_s = time_s()  # the last time that the coordinator answered
+        self._answered_s = time_s()  # the last time that the coordinator answered
 
     @property
     def over_for_s(self) -> float:
-        """For how long it has been known that the job is over, in seconds; 0 before."""
-        return self._time_s() - self._heard_s if self.error else 0.0
+        """Seconds since the report that the job is over; 0 before."""
+        return self._time_s() - self._answered_s if self.error else 0.0
 
     def watch(self, stop: threading.Event) -> None:
-        """Begins to ask, until the end or `stop`."""
+        """Starts to ask, until the end or `stop`."""
         threading.Thread(target=self._watch, args=(stop,), name="job end", daemon=True).start()
 
     def drain(self) -> bool:
-        """Ends the job, as `psruntime control drain` does; returns False if it was asked to, or has ended already.
+        """Ends the job, as `psruntime control drain` does; returns False if that was requested, or it has ended.
 
-        While the coordinator is not reached it is asked again.
+        The request is repeated while the coordinator does not answer.
         """
         if self._command is not None or self.error is not None:
             return False
@@ -256,18 +256,18 @@ class JobEnd:
         return True
 
     def ask(self) -> None:
-        """Asks once; if the job is to end, with a wait for that: its processes are gone soon afterwards."""
+        """Asks once; if the job is to end, the call waits for that, since its processes are gone soon afterwards."""
         self._is_pending = False
         try:
             status, job = self._client.get_status(watches=True)
         except PsRuntimeError as error:
-            if self._time_s() - self._heard_s >= self._timeout_s:
+            if self._time_s() - self._answered_s >= self._timeout_s:
                 name = self._client.name
                 self.error = UnreachableError(
                     f"{name} was not reached for {self._timeout_s:g} s; is ps 0 running there? (--ps-timeout): {error}"
                 )
             return
-        self._heard_s = self._time_s()
+        self._answered_s = self._time_s()
         if job.job_id != self._job_id:
             self.error = OtherJobError(f"{self._client.name} serves job {job.job_id} now, and not {self._job_id}")
         elif status.phase.over:
@@ -276,11 +276,11 @@ class JobEnd:
             self._end(self._command)
 
     def _end(self, command: Command) -> None:
-        """Sends it, or asks what has become of it.  One that is refused may be given anew."""
+        """Sends the command, or asks for its outcome.  A refused one may be sent again."""
         try:
             reply = self._client.control(ControlRequest(command, DRAIN_S), DRAIN_S + MARGIN_S)
         except UnreachableError:
-            return  # it is asked again, and for how long it may be silent `ask` knows
+            return  # it is asked again; `ask` limits how long it may be silent
         except (JobOverError, JobFailedError) as error:
             self.error = error
             return
@@ -291,7 +291,7 @@ class JobEnd:
         if reply.outcome is Outcome.DONE:
             self.drained, self.error = True, JobDoneError(reply.text)
             with suppress(PsRuntimeError):
-                self._client.get_status(watches=True)  # ps 0 ends once this evaluator has heard of the end
+                self._client.get_status(watches=True)  # ps 0 ends once this evaluator has the report of the end
         elif reply.outcome is Outcome.GIVEN_UP:
             self._refused(reply.text)
 

@@ -47,7 +47,7 @@ def _parser() -> flags.Parser:
     most_used.add_argument(
         "--out", required=True, metavar="FOLDER", help="where to; it must be new or empty (required)"
     )
-    most_used.add_argument("--json", action="store_true", help="say what was written as one JSON object on stdout")
+    most_used.add_argument("--json", action="store_true", help="print what was written as one JSON object on stdout")
     most_used.add_argument(
         "--tflite", action="store_true", help="also write model.tflite, for LiteRT (TensorFlow Lite)"
     )
@@ -113,7 +113,7 @@ def _export(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) ->
 def _write(
     model: Model, context: Context, serving: ServingGraph, checkpoints: CheckpointList, out: str, wanted: Wanted
 ) -> tuple[str, Written]:
-    """(the checkpoint, what was written of it).  One that is removed meanwhile is followed by the next."""
+    """(the checkpoint, its export).  After one that is removed meanwhile, the next."""
     from psruntime.graph.export.write import write_export
 
     newest = checkpoints.require_newest()

@@ -16,7 +16,7 @@ from psruntime.process import flags
 from psruntime.process.process import usage_error
 
 PROG = "psruntime init"
-TEMPLATE = "my_model"  # of psruntime/templates; the name that stands in its text
+TEMPLATE = "my_model"  # of psruntime/templates, and the name in its text
 SUFFIXES = (".py", ".csv")  # the module and its data
 
 
@@ -46,7 +46,7 @@ def check_name(name: str) -> None:
 
 
 def write_model(name: str, folder: Path) -> None:
-    """Writes NAME.py and NAME.csv; nothing is written over.
+    """Writes NAME.py and NAME.csv; existing files are not overwritten.
 
     Raises:
         UsageError: one of them is there, or cannot be written.

@@ -1,4 +1,4 @@
-"""Shows where the variables of a model would live, without a job.
+"""Shows the ps of each variable of a model, without a job.
 
 psruntime plan --model MODULE --ps N [--what-if N,N,...] [--json]
 """

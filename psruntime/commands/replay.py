@@ -42,13 +42,13 @@ SHOWN = 5  # of the largest differences, and of the inputs near a kink
 
 @dataclass(frozen=True)
 class Outcome:
-    """rounds: (first, last) that were repeated, from and to these checkpoints.
+    """rounds: (first, last) that were repeated, between these checkpoints.
 
-    differences: of each variable and slot the largest one over its largest entry, to the last checkpoint, or the last
-        with which bits differ.
-    bits_differ: in how many entries, of those of which any bits differ.  not_compared: variables that are not trained.
+    differences: of each variable and slot the largest one over its largest entry, from the last checkpoint, or from the
+        last with which bits differ.
+    bits_differ: variable -> number of entries whose bits differ.  not_compared: variables that are not trained.
     may_differ: why the bits may differ; empty: they must not.
-    differ_within: (first, last) rounds, between two checkpoints, in which bits began to differ; None: none do.
+    differ_within: (first, last) rounds, between two checkpoints, in which bits began to differ; None if none do.
     near_kinks: inputs within rounding of a kink in the rounds in which differences above the tolerance began.
     """
 
@@ -139,7 +139,7 @@ def _sizes(text: str) -> dict[int, int]:
 
 
 def _devices(names: tuple[str, ...]) -> int:
-    """How many devices each worker had, as --devices says; gpu:auto is one."""
+    """The number of devices of each worker by --devices; gpu:auto is one."""
     if names == (ALL_GPUS,):
         raise UsageError(f"--devices {ALL_GPUS}: name the devices that the workers had; only their number counts here")
     return max(1, len(names))
@@ -186,7 +186,7 @@ def _replay(
 
 
 def _losses_of(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the records of the rounds do not have of what decides the bits."""
+    """Facts that decide the bits and that the records of the rounds lack."""
     reasons = dict[str, None]()
     for record in rounds:
         if "plan" not in record:
@@ -197,14 +197,14 @@ def _losses_of(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
         counted = [part for part in record["parts"] if part["examples"]]
         scales = {part["examples"] * part.get("divisor", len(record["parts"])) for part in counted}
         if (len(counted) > 2 or len(scales) > 1) and not all("positions" in part for part in counted):
-            reasons[f"round {record['global_step']} does not say in which order the gradients were added"] = None
+            reasons[f"round {record['global_step']} lacks the order in which the gradients were added"] = None
     return list(reasons)
 
 
 def _others_of(
     workers: Mapping[str, int], machines: Mapping[str, Record], rounds: Sequence[Record], here: Machine
 ) -> list[str]:
-    """Which processes computed on something else than the CPU here, or with another TensorFlow.
+    """The processes that computed on another device than the CPU here, or with another TensorFlow.
 
     workers: incarnation -> index.  machines: by incarnation, of workers.
     """
@@ -232,7 +232,7 @@ def _others_of(
 
 
 def _take_threads(threads: Sequence[int]) -> None:
-    """Lets TensorFlow compute with as many threads as the job did: with others sums are cut otherwise."""
+    """Sets TensorFlow's threads to those of the job: with others sums are split differently."""
     for number in threads[:1]:
         os.environ[THREADS] = str(number)
 

@@ -31,8 +31,8 @@ from psruntime.rpc.security.credentials import load_security
 
 PROG = "psruntime status"
 FOLLOW_S = 1.0
-FRESH_S = 1.0  # how old what a member said may be
-AGAIN_S = 0.1  # between two questions, until all have said something new
+FRESH_S = 1.0  # how old a member's report may be
+AGAIN_S = 0.1  # between two calls, until all have reported
 EVENTS = 8  # the latest
 
 
@@ -76,9 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fresh(client: CoordinatorClient) -> tuple[JobStatus, JobConfig]:
-    """A status in which every member has said something in the last second, if all do so within a second.
+    """A status in which every member has reported in the last second, if all do so within a second.
 
-    To be asked makes the coordinator ask the members whose last word is older.
+    The call makes the coordinator ask the members whose last report is older.
     """
     until_s = time.monotonic() + FRESH_S
     while True:
@@ -89,10 +89,10 @@ def _fresh(client: CoordinatorClient) -> tuple[JobStatus, JobConfig]:
 
 
 def _watch(client: CoordinatorClient) -> int:
-    """On a terminal the tables, changing in place; elsewhere all of them again for each look."""
+    """Shows the tables: on a terminal updated in place, elsewhere all of them again for each status."""
     console, history = Console(), History()
     looks = _looks(client, history)
-    next(looks)  # before the screen changes: without any answer there is nothing to show
+    next(looks)  # before the screen changes: without an answer there is nothing to show
     with Live(console=console, screen=console.is_terminal, auto_refresh=False, transient=True) as live:
         while True:
             if console.is_terminal:
@@ -107,7 +107,7 @@ def _watch(client: CoordinatorClient) -> int:
 
 
 def _looks(client: CoordinatorClient, history: History) -> Iterator[bool]:
-    """A look each second, until the job is over: a coordinator that does not answer may come back with its ps 0.
+    """One status a second until the job is over: a coordinator that does not answer may be restarted with its ps 0.
 
     Raises UnreachableError if it does not answer at first, or for longer than the job waits for a ps.
     """
@@ -130,7 +130,7 @@ def _looks(client: CoordinatorClient, history: History) -> Iterator[bool]:
 
 
 def _head(history: History) -> list[Text]:
-    """How far the job is, and whether its coordinator is away."""
+    """The job's progress, and whether its coordinator does not answer."""
     assert history.status and history.job
     lines = [Text(progress_line(history.status, history.job, history.samples[-1].steps_per_s))]
     if history.gone_since_s is not None:
@@ -140,7 +140,7 @@ def _head(history: History) -> list[Text]:
 
 
 def _picture(history: History, room: Console | None = None) -> RenderableType:
-    """As much as there is room for."""
+    """The tables that fit into the room."""
     status, job, lines = history.status, history.job, _head(history)
     assert status and job
     events = [(event.at_s, event.kind, event.subject, event.reason) for event in list(history.events)[-EVENTS:]]
@@ -148,7 +148,7 @@ def _picture(history: History, room: Console | None = None) -> RenderableType:
 
 
 def _follow(client: CoordinatorClient) -> int:
-    """On a terminal one line that changes in place, of which the last stays; elsewhere a line whenever it changes."""
+    """Shows one line: on a terminal updated in place, the last stays; elsewhere a line whenever it changes."""
     console, history, last = Console(), History(), Text()
     looks = _looks(client, history)
     next(looks)

@@ -101,7 +101,9 @@ def _chosen(tables: list[StoredTable], name: str, folder: str) -> list[StoredTab
 
 def _export(tables: list[StoredTable], path: str) -> None:
     if len(tables) > 1:
-        raise UsageError(f"--export is of one table: say which of {', '.join(each.name for each in tables)} by --table")
+        raise UsageError(
+            f"--export is of one table: choose one of {', '.join(each.name for each in tables)} by --table"
+        )
     (chosen,) = tables
     try:
         if path.endswith(NPZ):
@@ -128,8 +130,8 @@ def _write_parquet(chosen: StoredTable, path: str) -> None:
 
 def _show(tables: list[StoredTable], hottest: int, as_json: bool) -> None:
     if as_json:
-        told = {each.name: {**asdict(each.counts), "hottest": _hottest(each, hottest)} for each in tables}
-        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        shown = {each.name: {**asdict(each.counts), "hottest": _hottest(each, hottest)} for each in tables}
+        sys.stdout.write(json.dumps(shown, indent=2) + "\n")
         return
     sizes = table("dynamic table", *ROW_COLUMNS, "hit rate")
     for each in tables:
@@ -147,7 +149,7 @@ def _show(tables: list[StoredTable], hottest: int, as_json: bool) -> None:
 
 
 def _hottest(each: StoredTable, count: int) -> list[dict[str, Any]]:
-    """The ids that most updates had."""
+    """The ids in the most updates."""
     ids, seen, idle = each.ids, each.seen, each.idle
     order = (-seen).argsort(kind="stable")[:count]
     return [{"id": int(ids[i]), "seen": int(seen[i]), "idle": int(idle[i])} for i in order]

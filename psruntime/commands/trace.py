@@ -1,4 +1,4 @@
-"""Says where the time of a step goes, by a file that --trace-steps wrote.
+"""Shows the time of each phase of a step, from a file that --trace-steps wrote.
 
 psruntime trace FILE [--json]
 """
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Reads the file; no job need run.  Returns the exit code."""
     parser = flags.Parser(
         PROG,
-        "Says where the time of a step goes, by a trace of a job with --trace-steps.",
+        "Shows the time of each phase of a step, from a trace of a job with --trace-steps.",
         usage=f"{PROG} FILE [flags]",
     )
     parser.add_argument(

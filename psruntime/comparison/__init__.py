@@ -1,5 +1,5 @@
-"""What `psruntime compare` shows of several trainings of one model.
+"""The page of `psruntime compare` about several trainings of one model.
 
-`requests` reads what is to be run, `summary` makes numbers of the records, `charts` draws them, `page` puts the page
-together.
+`requests` reads which are to be run, `summary` computes numbers from the records, `charts` draws them, `page` assembles
+the page.
 """

@@ -1,4 +1,4 @@
-"""The charts of a comparison: their code and data stand in the page, which needs no network."""
+"""The charts of a comparison: their code and data are in the page, which needs no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPREAD = 0.8  # of a group of bars
 
 
 def charts_of(trainings: Sequence[Training]) -> tuple[str, dict[str, str], str]:
-    """(scripts for the page's end, chart -> its HTML, what the head of the page needs)."""
+    """(scripts for the page's end, chart -> its HTML, content for the head of the page)."""
     from bokeh.embed import components
     from bokeh.resources import INLINE
 

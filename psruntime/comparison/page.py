@@ -28,7 +28,7 @@ tbody tr {{ border-top: 1px solid var(--line) }}
 
 
 def page_of(trainings: Sequence[Training], title: str, how: str) -> str:
-    """HTML.  how: what was run, in a line."""
+    """The HTML of the page.  how: the command and its settings, in a line."""
     script, charts, head = charts_of(trainings)
     chips = "".join(f"<li>{_chip(number)}{escape(each.name)}</li>" for number, each in enumerate(trainings))
     cards = "".join(
@@ -49,10 +49,10 @@ def rows_of(trainings: Sequence[Training]) -> tuple[list[str], list[list[str]]]:
     metrics = list(dict.fromkeys(metric for each in trainings for metric in each.held_out))
     rows = []
     for t in trainings:
-        told = [f"{t.held_out[metric]:.4f}" if metric in t.held_out else "-" for metric in metrics]
+        measured = [f"{t.held_out[metric]:.4f}" if metric in t.held_out else "-" for metric in metrics]
         rows.append([
             t.name, f"{t.steps:,}", f"{t.seconds:.1f} s", f"{t.steps_per_s:,.0f}", f"{t.examples:,}",
-            str(t.dropped), f"{t.mean_staleness:.1f}", *told,
+            str(t.dropped), f"{t.mean_staleness:.1f}", *measured,
         ])  # fmt: skip
     return [*COLUMNS, *(f"held-out {metric}" for metric in metrics)], rows
 

@@ -1,4 +1,4 @@
-"""What `psruntime compare` is asked for: modes, and slow workers."""
+"""The requests of `psruntime compare`: modes, and slow workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SLOW = re.compile(r"(\d{1,6}):(\d{1,6}(?:\.\d{1,6})?)x")
 class ModeRequest:
     """One training.
 
-    name: as it was asked for.  schedule: its modes.  within: the range of its bounds, of mode bounded alone; then the
+    name: as in the request.  schedule: its modes.  within: the range of its bounds, of mode bounded alone; then the
     schedule has the least of them.  more: further flags of the job, as words.
     """
 
@@ -29,7 +29,7 @@ class ModeRequest:
 
     @property
     def settings(self) -> dict[str, str | int]:
-        """Those of the job that say its mode."""
+        """The job's settings of its mode."""
         first, *others = self.schedule.stages
         if others:
             return {"schedule": str(self.schedule)}
@@ -39,8 +39,8 @@ class ModeRequest:
 
 
 def modes_of(text: str) -> list[ModeRequest]:
-    """Of `async; bounded 4; bounded auto:1-8; async:500, sync`, the last a schedule, each with further flags of the job
-    behind it if wanted: `async --pipeline 2`.
+    """The modes of `async; bounded 4; bounded auto:1-8; async:500, sync`, the last a schedule, each with further flags
+    of the job behind it if wanted: `async --pipeline 2`.
 
     Raises:
         UsageError: there is no mode, an unknown one, one twice, or a bound that is none.
@@ -86,7 +86,7 @@ def _check_mode(mode: str, name: str) -> None:
 
 
 def slow_of(text: str, workers: int) -> dict[int, float]:
-    """Worker index -> how many times slower it is made, of `3:5x,2:1.5x`.
+    """Worker index -> the factor by which it is slowed, of `3:5x,2:1.5x`.
 
     Raises:
         UsageError: it is not of this form, names a worker that there is not, or one twice.

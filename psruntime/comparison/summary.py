@@ -21,10 +21,10 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Training:
-    """What became of one training.
+    """The numbers of one training.
 
     steps: global steps, updates or in mode sync rounds.  seconds: from the first update to the last, of all workers.
-    examples: in the updates that stand.  dropped: updates that were refused, on one bucket at least.
+    examples: in the updates that were not undone.  dropped: updates that were refused, on one bucket at least.
     loss_by_step, loss_by_time: points (global step or second, median loss of the updates about there).
     staleness: versions -> share of the updates.  waited: worker index -> share of its time that it waited for others.
     held_out: metric -> its value at the end.
@@ -63,7 +63,7 @@ def training_of(name: str, records: Sequence[Record], held_out: Mapping[str, flo
     rounds = {r.global_step for r in stands if r.outcome == CONTRIBUTED}
     stale = Counter(r.staleness for r in stands if r.staleness is not None)
     waited: dict[int, float] = {}
-    for record in sorted(records, key=lambda r: r.time):  # before its first update a worker waits for the job to begin
+    for record in sorted(records, key=lambda r: r.time):  # before its first update a worker waits for the job to start
         waited[record.worker] = waited[record.worker] + record.waited_s if record.worker in waited else 0.0
     seconds = ended_s - began_s
     return Training(
@@ -92,6 +92,6 @@ def curve(points: Iterable[Point]) -> list[Point]:
 
 
 def held_out_of(log: str) -> dict[str, float]:
-    """The metrics that a worker said at the end, in its log; none if it measured nothing."""
+    """The metrics that a worker logged at the end; none if it measured nothing."""
     found = _HELD_OUT.findall(log)
     return {name: float(value) for name, value in _METRIC.findall(found[-1])} if found else {}

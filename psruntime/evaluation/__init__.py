@@ -1,4 +1,4 @@
-"""What comes of the metrics of checkpoints: they are written down, and a job whose metric gets no better is ended.
+"""The metrics of checkpoints: their history as a file, and early stopping of a job whose metric gets no better.
 
 Standard library only; graph/checkpoint/measured.py measures.
 """

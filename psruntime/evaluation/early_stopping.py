@@ -1,4 +1,4 @@
-"""When a job is ended because its held-out metric gets no better: --patience."""
+"""Early stopping of a job whose held-out metric gets no better: --patience."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from psruntime.evaluation.history import History
 
 
 class EarlyStopping:
-    """Looks at one checkpoint after the other.
+    """Decides from the metrics of one checkpoint after the other.
 
     patience: how many in a row may be no better than the best before them; None: any number.
-    history: what was measured by an earlier process.  After an early stop a job that goes on has all of them again.
+    history: of an earlier process.  A job that continues after an early stop has all of its patience again.
     """
 
     def __init__(self, metric: Metric, patience: int | None, history: History | None = None) -> None:
@@ -18,7 +18,7 @@ class EarlyStopping:
         self._history = history or History()
 
     def saw(self, global_step: int, metrics: dict[str, float]) -> None:
-        """A checkpoint was measured."""
+        """Adds the metrics of a checkpoint."""
         self._history.add(global_step, metrics)
 
     @property

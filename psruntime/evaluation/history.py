@@ -22,17 +22,16 @@ MOST_TOLD = 20  # values in a line for people; a metric may have several
 
 @dataclass
 class History:
-    """By global step, without what a job did again that had gone back.
+    """Metrics by global step, without those of steps that a job repeated after a rollback.
 
-    evaluations: global step -> metrics by name, in order.  stopped_at: the last step at which the job was ended for
-    them; -1: it was not.
+    evaluations: global step -> metrics by name, in order.  stopped_at: the last step of an early stop; -1 without one.
     """
 
     evaluations: dict[int, dict[str, float]] = field(default_factory=dict)
     stopped_at: int = -1
 
     def add(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """What was measured at this step or later belongs to a past that the job has left."""
+        """Adds metrics, and drops those of this step or later ones, which the job has undone."""
         while self.evaluations and next(reversed(self.evaluations)) >= global_step:
             self.evaluations.popitem()
         self.stopped_at = min(self.stopped_at, global_step)
@@ -40,7 +39,7 @@ class History:
 
 
 def append(path: str, global_step: int, time_s: float, metrics: Mapping[str, float]) -> None:
-    """Adds what was measured.
+    """Appends the metrics of a checkpoint.
 
     Raises:
         OSError: the file cannot be written.
@@ -49,12 +48,12 @@ def append(path: str, global_step: int, time_s: float, metrics: Mapping[str, flo
 
 
 def append_stop(path: str, global_step: int, time_s: float, reason: str) -> None:
-    """Adds that the job was ended early; as `append`."""
+    """Appends an early stop; as `append`."""
     _append(path, json.dumps({"global_step": global_step, "time": time_s, "stopped_early": reason}))
 
 
 def as_line(facts: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
-    """Facts and metrics as JSON, which knows no NaN."""
+    """Facts and metrics as JSON, which has no NaN."""
     finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     return json.dumps({**facts, "metrics": finite})
 
@@ -66,7 +65,7 @@ def text_of(global_step: int, values: Mapping[str, float]) -> str:
 
 
 def read(path: str) -> History:
-    """Nothing without a file.  A line that is none, as a crash may leave one, is passed over."""
+    """The history in a file; empty without one.  A line that is malformed, as after a crash, is skipped."""
     history = History()
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -75,12 +74,12 @@ def read(path: str) -> History:
         return history
     for line in lines:
         try:
-            said = json.loads(line)
-            step = int(said["global_step"])
-            if "stopped_early" in said:
+            entry = json.loads(line)
+            step = int(entry["global_step"])
+            if "stopped_early" in entry:
                 history.stopped_at = step
             else:
-                history.add(step, {str(name): _value(value) for name, value in said["metrics"].items()})
+                history.add(step, {str(name): _value(value) for name, value in entry["metrics"].items()})
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return history
@@ -91,7 +90,7 @@ def _value(value: Any) -> float:
 
 
 def _append(path: str, line: str) -> None:
-    """On a line of its own, whatever a killed process has left behind the last one."""
+    """Appends on a line of its own, also after a line that a killed process has left unfinished."""
     with open(path, "ab+") as file:
         is_torn = False
         if file.tell():

@@ -1,4 +1,4 @@
-"""What a user can set of an evaluator."""
+"""The settings of an evaluator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class EvaluatorConfig:
     """metric: empty, or as --keep-best.  patience: in checkpoints; None: the job is not ended.
 
     Raises:
-        UsageError: one of them cannot be.
+        UsageError: a value is out of range.
     """
 
     metric: str = setting(
@@ -31,7 +31,7 @@ class EvaluatorConfig:
 
     @property
     def compares(self) -> bool:
-        """Whether one checkpoint is better than another for it."""
+        """Whether it compares checkpoints by a metric."""
         return bool(self.metric) or self.patience is not None
 
     def metric_of(self, keep_best: str) -> Metric:

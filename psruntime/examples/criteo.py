@@ -6,7 +6,7 @@ Terabyte Click Logs (`day_0` and so on) have it.
 
     python -m psruntime.examples.criteo train.txt
 
-writes the generated file, to look at.
+writes the generated file.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def hashed(categories: Any, rows: Sequence[int]) -> Any:
 
 
 def best_auc(held_out: int = 10) -> float:
-    """Of whoever knows the chances of the generated file, on the lines that are held out."""
+    """The AUC of the generated file's own chances, on the lines that are held out."""
     lines, chances = clicks()
     return auc([line[0] == "1" for line in lines[held_out - 1 :: held_out]], chances[held_out - 1 :: held_out])
 
 
 def generated_lines() -> list[str]:
-    """The same at each call."""
+    """The lines, the same at each call."""
     return clicks()[0]
 
 
@@ -73,7 +73,7 @@ def generated_lines() -> list[str]:
 def clicks() -> tuple[list[str], Any]:
     """(generated lines, the chances [lines] that their labels were drawn with).
 
-    A chance comes of a weight for each number and each value of a category, and of how two categories go together.
+    A chance depends on a weight for each number and each value of a category, and on the pair of two categories.
     """
     random = np.random.RandomState(0)
     numbers = np.exp(random.normal(1.5, 1.2, [LINES, NUMBERS])).astype(int) - random.randint(3, size=NUMBERS)

@@ -2,14 +2,14 @@
 
     psruntime run --ps 2 --workers 2 --model psruntime.examples.dlrm --batch-size 256
 
-trains on a generated file, of which nobody can predict more than `criteo.best_auc` says.  `--data-dir` is the path of
+trains on a generated file, for which no model has a higher AUC than `criteo.best_auc()`.  `--data-dir` is the path of
 another one, or a folder with train*.txt, train*.txt.gz or day_*.  One line in ten is held out.  For tables of other
 sizes write a module with
 
     model = Dlrm(rows=[1_000_000] * 26, width=64)
     input_fn, model_fn = model.input_fn, model.model_fn
 
-docs/recommenders.md says how to choose them, and how many ps they need.
+See docs/recommenders.md for how to choose them, and how many ps they need.
 """
 
 from __future__ import annotations

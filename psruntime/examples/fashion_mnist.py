@@ -53,5 +53,5 @@ def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
 
 
 def decaying(global_step: int) -> float:
-    """Inverse-time decay: the last steps are small, so the end of the training is not a matter of luck."""
+    """Inverse-time decay: the last steps are small, so the result of the training varies little."""
     return 1e-3 / (1 + global_step / 200)

@@ -1,4 +1,4 @@
-"""What the examples share: dense layers, and the ModelSpec of a classifier."""
+"""Functions of several examples: dense layers, and the ModelSpec of a classifier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures of a ranking, of numpy arrays: what the hidden model of generated data reaches is the most that can be."""
+"""Measures of a ranking, of numpy arrays: the hidden model of generated data has the best possible values."""
 
 from __future__ import annotations
 

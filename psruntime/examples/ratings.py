@@ -5,7 +5,7 @@ numbers.
 
     python -m psruntime.examples.ratings u.data
 
-writes the generated file, to look at.
+writes the generated file.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FORMAT = LineFormat(
     "a user, an item, a rating and a time, all of them numbers, with tabs between",
     lambda: generated_lines(),
 )
-LIKED = 4  # the rating from which on an item is one that the user wants
+LIKED = 4  # the least rating of an item that the user likes
 
 USERS, ITEMS, LINES = 943, 1682, 100_000  # of the generated file, as in MovieLens 100K; both count from 1 there
-SPREAD = 0.6  # of generated ratings around what taste says
+SPREAD = 0.6  # of generated ratings around those by taste
 
 
 class Ratings(NamedTuple):
@@ -51,7 +51,7 @@ def liked(lines: Any) -> tuple[Any, Any]:
 
 
 def best_recall(k: int, held_out: int = 10) -> float:
-    """Of whoever ranks by the chances of the generated file, on the lines that are held out."""
+    """The recall of the generated file's own chances, on the lines that are held out."""
     made = generated()
     rows = np.arange(held_out - 1, LINES, held_out)
     rows = rows[made.ratings[rows] >= LIKED]
@@ -59,7 +59,7 @@ def best_recall(k: int, held_out: int = 10) -> float:
 
 
 def generated_lines() -> Iterator[str]:
-    """In the order of their times."""
+    """The lines in the order of their times."""
     made = generated()
     times = 880_000_000 + np.arange(LINES)
     rows = np.stack([made.users + 1, made.items + 1, made.ratings, times], axis=1)

@@ -1,7 +1,7 @@
-"""Text files with an example a line, as the recommenders read them: checked, partly held out, shared by the workers.
+"""Text files with an example a line, for the recommenders: checked, partly held out, shared by the workers.
 
 `--data-dir` is one such file or a folder with them; without it the lines are generated.  A worker's share is every n-th
-block of BLOCK lines, n being the number of workers that the job starts with; a worker that joins later takes the share
+block of BLOCK lines, n being the number of workers that the job starts with; a worker that joins later has the share
 of one of these.  Each worker reads all files and parses its share.
 """
 
@@ -27,8 +27,8 @@ SHUFFLED = 10_000  # examples among which the next one is drawn
 class LineFormat:
     """A format of files.
 
-    names: patterns of their names; the first is a name.  line: RE2 that all of a line matches.  meaning: the same in
-    words.  generated: makes lines, the same at each call.
+    names: patterns of their names; the first is a name.  line: RE2 that matches all of a line.  meaning: the same in
+    words.  generated: returns lines, the same at each call.
     """
 
     names: tuple[str, ...]
@@ -37,7 +37,7 @@ class LineFormat:
     generated: Callable[[], Iterable[str]]
 
     def batches(self, context: Context, parse: Callable[[Any], Any], held_out: int = 10) -> tf1.data.Dataset:
-        """Batches of what `parse` makes of lines [n] string: any structure of tensors with one leading dimension.
+        """Batches of `parse(lines)`, lines [n] string: any structure of tensors with one leading dimension.
 
         One line in `held_out` of each file is for the evaluation, and the others are for the training.
 
@@ -59,7 +59,7 @@ class LineFormat:
         return dataset.batch(context.batch_size).prefetch(2)
 
     def files(self, data_dir: str) -> list[str]:
-        """Sorted by name.
+        """The paths, sorted by name.
 
         Raises:
             UsageError: there are none.

@@ -2,17 +2,17 @@
 
     psruntime run --ps 2 --workers 2 --model psruntime.examples.two_tower --batch-size 256
 
-trains on generated ratings, for which nobody can have a higher recall than `ratings.best_recall(10)`.  `--data-dir` is
+trains on generated ratings, for which no model has a higher recall than `ratings.best_recall(10)`.  `--data-dir` is
 the path of others in the form of MovieLens (user, item, rating, time), or a folder with u.data, ratings*.tsv or
 ratings*.tsv.gz.  One line in ten is held out.  The sizes are enough for MovieLens 100K; for others write a module with
 
     model = TwoTower(users=200_000, items=30_000, width=64)
     input_fn, model_fn = model.input_fn, model.model_fn
 
-docs/recommenders.md says how to choose them, and how many ps they need.
+See docs/recommenders.md for how to choose them, and how many ps they need.
 
 The loss is a sampled softmax: an example's negatives are the items of the other examples in its batch, so popular items
-are negatives more often, which a correction makes good ("Sampling-bias-corrected neural modeling for large corpus item
+are negatives more often, which the loss corrects ("Sampling-bias-corrected neural modeling for large corpus item
 recommendations", RecSys 2019).  Larger batches have more negatives.
 """
 
@@ -28,7 +28,7 @@ from psruntime import Context, ModelSpec
 from psruntime.examples import ratings
 from psruntime.examples.layers import dense, hidden_layers
 
-FIRST_GAP = 100.0  # steps from one batch with an item to the next, before anything is known
+FIRST_GAP = 100.0  # the first estimate of the steps from one batch with an item to the next
 GAP_RATE = 0.05  # of the moving average of these gaps; the paper's alpha
 MOST_CANDIDATES = 10_000
 
@@ -98,7 +98,7 @@ def sampled_softmax_loss(similar: Any, items: Any, chances: Any) -> Any:
 
 
 def sampling_chances(items: Any, rows: int) -> tuple[Any, Any]:
-    """(the chance [batch] that each item is in a batch, an operation that goes on to the next batch).
+    """(the chance [batch] that each item is in a batch, an operation that updates it for the next batch).
 
     1 / the mean number of steps from one batch with the item to the next: algorithm 2 of Yi et al. 2019, without its
     hashing.  Every worker estimates it for its own batches.

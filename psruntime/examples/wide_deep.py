@@ -2,8 +2,8 @@
 
     python -m psruntime.worker --index 0 --model psruntime.examples.wide_deep
 
-The clicks are drawn from a hidden model of users, items and contexts, so a held-out AUC of about 0.8 is the most
-that anybody can reach; `best_auc` says it exactly.
+The clicks are drawn from a hidden model of users, items and contexts, so the highest possible held-out AUC is about
+0.8; `best_auc` computes it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def clicks() -> tuple[dict[str, Any], Any, Any]:
 
 
 def best_auc() -> float:
-    """The held-out AUC of whoever knows the chances themselves."""
+    """The held-out AUC of the chances themselves."""
     _, labels, chances = clicks()
     return auc(labels[TRAIN:], chances[TRAIN:])
 

@@ -1,6 +1,7 @@
 """Whether a process that ended is started again, and how long after.  Pure: the caller has the processes and the clock.
 
-Law: what ended with a word on the job is never started again: 0 it is done, 1 it failed, 2 it is set up wrongly.
+Law: a process whose exit code is about the job is never started again: 0 it is done, 1 it failed, 2 it is set up
+wrongly.
 Law: a process is started again at most `limit` times.
 """
 
@@ -10,11 +11,11 @@ from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0  # well below the times for which the others wait: --ps-timeout 300 s, --connect-timeout 60 s
-STEADY_S = 60.0  # a life as long as this was no failed start: the pauses begin anew
+STEADY_S = 60.0  # a run as long as this was no failed start: the pauses start from the shortest again
 
 
 def crashed(code: int) -> bool:
-    """Whether the job can go on with this process started again.
+    """Whether the job can continue with this process started again.
 
     `code` as subprocess has it, negative for a signal; so every code but the three that are about the job.
     """
@@ -24,7 +25,7 @@ def crashed(code: int) -> bool:
 def exit_code(code: int) -> int:
     """As a shell has it, 128 + N for signal N, of a `code` as subprocess has it.
 
-    What has started a process ends with this when it ends because of that one.
+    A parent that ends because of a child's end exits with this code.
     """
     return code if code >= 0 else 128 - code
 
@@ -41,7 +42,7 @@ class Backoff:
         self._pause_s = FIRST_PAUSE_S
 
     def pause_s(self, lived_s: float) -> float | None:
-        """The process crashed after a life of `lived_s`: the pause before the next one; None: there is no next one."""
+        """The pause after a crash of the process, which ran for `lived_s`; None if it is not started again."""
         if self.restarts == self.limit:
             return None
         self.restarts += 1

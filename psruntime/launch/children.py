@@ -17,7 +17,7 @@ from psruntime.launch.processes import ProcessSpec
 PROG = "psruntime run"
 END_S = 10.0  # for processes to leave after a signal that asks them to end at once, before they are killed
 EXIT_LEFT = 128 + signal.SIGTERM
-AGAIN_S = 2.0  # after a first SIGTERM, which a process may take for the wish to end in good order
+AGAIN_S = 2.0  # after a first SIGTERM, which a process may handle as a request to end in good order
 
 
 class Child:
@@ -28,13 +28,13 @@ class Child:
         self.log = log
         self.backoff = Backoff(restarts)
         self.due_s: float | None = None  # when it is started again; None while it runs, or has ended for good
-        self._log_begins = 0  # byte of the log where its latest life does
-        self._told = False  # that it has left
+        self._log_begins = 0  # byte of the log where its latest run begins
+        self._reported = False  # whether it was reported that it has left
         log.write_bytes(b"")
         self.start()
 
     def start(self) -> None:
-        """Begins a life.  The log goes on."""
+        """Starts the process.  The log is continued."""
         self.due_s = None
         self._began_s = time.monotonic()
         with self.log.open("ab") as out:
@@ -54,45 +54,45 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """How its latest life ended; None while it lives."""
+        """The exit code of its latest run; None while it runs."""
         return self.process.poll()
 
     @property
     def how(self) -> str:
-        """How its latest life ended, in words."""
+        """How its latest run ended, in words."""
         code = self.process.wait()
         return f"ended with code {code}" if code >= 0 else f"was killed by signal {-code} ({signal.strsignal(-code)})"
 
     def lines(self) -> list[str]:
-        """What it has said in its latest life."""
+        """The lines of the log of its latest run."""
         with self.log.open("rb") as file:
             file.seek(self._log_begins)
             return file.read().decode(errors="replace").splitlines()
 
     @property
     def has_joined(self) -> bool:
-        """Whether it is a member of the job in its latest life."""
+        """Whether it is a member of the job in its latest run."""
         role, _, index = self.name.partition("-")
         return any(line.startswith(f"READY {role} {index} ") for line in self.lines())
 
     @property
     def coordinator(self) -> str:
-        """The address of the coordinator as this process, ps 0, has announced it in its latest life; empty before."""
+        """The address of the coordinator as this process, ps 0, has announced it in its latest run; empty before."""
         return next((line.split()[3] for line in self.lines() if line.startswith("READY coordinator 0 ")), "")
 
     @property
     def has_left(self) -> bool:
-        """Whether it is a worker that has ended because it was asked to, by a signal or by who steers the job."""
+        """Whether it is a worker that has ended because it was asked to, by a signal or by an operator."""
         return self.is_worker and self.code == EXIT_LEFT
 
-    def tell_that_it_left(self) -> None:
-        """Says so, once."""
-        if not self._told:
-            self._told = True
-            complain(f"{self.name} has left, as it was asked to; the job goes on without it")
+    def report_left(self) -> None:
+        """Reports once that it has left."""
+        if not self._reported:
+            self._reported = True
+            complain(f"{self.name} has left, as it was asked to; the job continues without it")
 
     def plan_restart(self, now_s: float) -> bool:
-        """It has ended: whether it is started again, and then says when."""
+        """Plans and reports the next start of a process that has ended; False if it is not started again."""
         code = self.process.wait()
         pause_s = self.backoff.pause_s(now_s - self._began_s) if crashed(code) else None
         if pause_s is None:
@@ -116,7 +116,7 @@ class Children:
         self.all: list[Child] = []
         self.signal: int | None = None  # the first that came for all of them
         self.ends_now = False  # whether a second one came
-        self._told = False
+        self._others_informed = False
         self._restarts = restarts
 
     def start(self, spec: ProcessSpec) -> Child:
@@ -125,21 +125,21 @@ class Children:
         return child
 
     def pass_on(self, signum: int, _frame: object) -> None:
-        """Signal handler.  The first signal goes to ps 0, with which the job stops, and to whom that cannot tell it."""
+        """Signal handler.  The first signal is sent to ps 0, which stops the job, and to processes out of its reach."""
         self.ends_now = self.signal is not None
         self.signal = self.signal or signum
         if self.ends_now or not self.all:
             return
-        tells = self.all[0].code is None and self.all[0].has_joined
-        for child in self.living():
-            if child is self.all[0] or not (tells and child.has_joined):
+        informs = self.all[0].code is None and self.all[0].has_joined
+        for child in self.running():
+            if child is self.all[0] or not (informs and child.has_joined):
                 child.process.send_signal(signum)
 
-    def tell_the_rest(self) -> None:
-        """Once after a first signal: ps 0 has ended, and cannot tell the others any more."""
-        if self.signal is not None and self.all[0].code is not None and not self._told:
-            self._told = True
-            for child in self.living():
+    def pass_on_to_others(self) -> None:
+        """Sends a first signal to the other processes, once, when ps 0 has ended and cannot inform them any more."""
+        if self.signal is not None and self.all[0].code is not None and not self._others_informed:
+            self._others_informed = True
+            for child in self.running():
                 child.process.send_signal(self.signal)
 
     @property
@@ -148,11 +148,11 @@ class Children:
         return self.all[0].code == EXIT_DONE
 
     def look(self, now_s: float) -> Child | None:
-        """Starts again what crashed, when that is due; returns a child that has failed for good, if there is one.
+        """Restarts crashed children when that is due; returns a child that has failed for good, if there is one.
 
-        A worker that has left because it was asked to has not failed: the others go on without it.
-        After a signal nothing is started any more, and nothing fails.  Nor once the job is done, when only a failed
-        evaluation counts.
+        A worker that has left because it was asked to has not failed: the others continue without it.
+        After a signal no child is started, and none fails.  Nor once the job is done, when only a failed evaluation
+        counts.
         """
         if self.signal is not None:
             return None
@@ -165,31 +165,31 @@ class Children:
             if child.due_s is None and not child.plan_restart(now_s):
                 if not (child.has_left and self._has_workers):
                     return child
-                child.tell_that_it_left()
+                child.report_left()
             if child.due_s is not None and now_s >= child.due_s:
                 child.start()
         return None
 
     @property
     def _has_workers(self) -> bool:
-        """Whether a worker lives, or is to be started again: else nobody trains any more."""
+        """Whether a worker runs, or is to be started again: else the job cannot continue."""
         return any(child.is_worker and (child.code is None or child.due_s is not None) for child in self.all)
 
     def end_latecomers(self) -> None:
-        """SIGTERM to those that have not joined: the job is done, and there is no coordinator to tell them."""
-        for child in self.living():
+        """SIGTERM to those that have not joined: the job is done, and there is no coordinator to inform them."""
+        for child in self.running():
             if not child.has_joined:
                 complain(f"{child.name} came too late")
                 child.process.terminate()
 
-    def living(self) -> list[Child]:
+    def running(self) -> list[Child]:
         return [child for child in self.all if child.code is None]
 
     def end(self) -> None:
-        """SIGTERM to whoever is left, once more after AGAIN_S, SIGKILL after END_S."""
+        """SIGTERM to the children that run, once more after AGAIN_S, SIGKILL after END_S."""
         now_s = time.monotonic()
         for signum, within_s in ((signal.SIGTERM, AGAIN_S), (signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
-            left = self.living()
+            left = self.running()
             for child in left:
                 if signum == signal.SIGKILL:
                     complain(f"{child.name} did not end within {END_S:g} s, killing it")

@@ -1,7 +1,7 @@
-"""The ps beside a worker: a child of the worker's process that starts again when it crashes and ends with the worker.
+"""The ps beside a worker: a child of the worker's process that is restarted when it crashes and ends with the worker.
 
 Law: the ps does not outlive the worker.  If the worker is killed, the ps is too, at once: one that ended in good order
-would take the job with it, and the others shall wait until this machine comes back.
+would end the job, and the others shall wait until this machine is back.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that ask a process to end
 class ColocatedPs:
     """First `start_up`, then the worker's own work, then `end`.
 
-    words: what follows `psruntime ps`.  say: for a line about what becomes of it.  out: what it prints is repeated
-    there.  command: what runs a ps.  end_worker: ends this process because its ps has; called with the exit code.
-    end_unjoined: the same, only if this process has not joined: the job is done, or failed, and the coordinator, which
-    would say so, may be gone.
+    words: arguments of `psruntime ps`.  report: called with a line about its end or restart.  out: its output is
+    repeated there.  command: that runs a ps.  end_worker: ends this process because its ps has; called with the exit
+    code.  end_unjoined: the same, only if this process has not joined: the job is done, or failed, and the coordinator,
+    which would report it, may be gone.
     """
 
     def __init__(
         self,
         words: Sequence[str],
-        say: Callable[[str], object],
+        report: Callable[[str], object],
         out: TextIO | None = None,
         command: Sequence[str] = ("-m", "psruntime.ps"),
         end_worker: Callable[[int], object] = lambda code: os.kill(os.getpid(), signal.SIGTERM),  # noqa: ARG005
         end_unjoined: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._command = [sys.executable, *command, *words, LIFELINE]
-        self._say = say
+        self._report = report
         self._out = out
         self._end_worker = end_worker
         self._end_unjoined = end_unjoined
@@ -59,10 +59,10 @@ class ColocatedPs:
         self._serves_coordinator = False
         self._serves = threading.Event()  # a ps 0 has its coordinator, or has ended
         self._ended = threading.Event()  # for good
-        self.code: int | None = None  # of its last life, once it has ended for good
+        self.code: int | None = None  # of its last run, once it has ended for good
 
     def start_up(self, serves_coordinator: bool) -> int:
-        """Starts it; returns 0, or the exit code of this process where it is a ps 0 that does not serve."""
+        """Starts it; returns 0, or the exit code for this process where it is a ps 0 that does not serve."""
         self.start(serves_coordinator)
         if not serves_coordinator or self.await_coordinator(START_S):
             return 0
@@ -71,7 +71,7 @@ class ColocatedPs:
         return exit_code(code) if code else EXIT_RESTART
 
     def start(self, serves_coordinator: bool) -> None:
-        """Starts it.  It starts again by itself from now on.
+        """Starts it, and restarts it from now on.
 
         serves_coordinator: whether it is ps 0; then `await_coordinator` has to follow.
         """
@@ -84,20 +84,20 @@ class ColocatedPs:
         return self._serves.wait(within_s) and not self._ended.is_set()
 
     def pass_signals_on(self) -> None:
-        """Every SIGTERM and SIGINT of this process reaches the ps too, which tells the coordinator of the wish."""
+        """Sends every SIGTERM and SIGINT of this process to the ps too, which reports it to the coordinator."""
         for signum in SIGNALS:
             signal.signal(signum, self._pass_on)
 
     def end(self, over: bool, within_s: float) -> None:
         """Waits until the ps has ended, and kills it after `within_s`.
 
-        over: whether the job is, so that the ps ends by itself when everybody has left; else it is asked to.
+        over: whether the job is, so that the ps ends by itself when all members have left; else it is asked to.
         """
         self._ending = True
         if not over and not self.signal:
             self._send(signal.SIGTERM)
         if not self._ended.wait(within_s):
-            self._say(f"the ps did not end within {within_s:g} s, killing it")
+            self._report(f"the ps did not end within {within_s:g} s, killing it")
             self._send(signal.SIGKILL)
             self._ended.wait(KILLED_S)
 
@@ -107,7 +107,7 @@ class ColocatedPs:
             env={"PYTHONUNBUFFERED": "1", **os.environ},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
         )  # fmt: skip
-        if self._ending:  # meanwhile, and the signal went to nobody
+        if self._ending:  # meanwhile, and the signal reached no ps
             process.send_signal(signal.SIGTERM)
         return process
 
@@ -122,7 +122,7 @@ class ColocatedPs:
                 self._process.send_signal(signum)
 
     def _watch(self) -> None:
-        """Until it has ended for good.  What this worker cannot go on without ends the worker as a SIGTERM does."""
+        """Follows it until it has ended for good; then ends the worker, which cannot continue without it."""
         assert self._process is not None
         while True:
             began_s = time.monotonic()
@@ -132,19 +132,19 @@ class ColocatedPs:
         self.code = code
         by_itself, is_over = not self._ending, code in (EXIT_DONE, EXIT_FAILED)
         if self._serves_coordinator and not self._serves.is_set():
-            by_itself = False  # `await_coordinator` tells
+            by_itself = False  # `await_coordinator` reports it
         self._ended.set()
         self._serves.set()
         if by_itself:
             (self._end_unjoined if is_over else self._end_worker)(exit_code(code))
 
     def _follow(self, process: subprocess.Popen[str]) -> int:
-        """Repeats what it prints; returns the code with which it ended."""
+        """Repeats its output; returns the code with which it ended."""
         assert process.stdin and process.stdout
         with process.stdin, process.stdout:
             for line in process.stdout:
-                with suppress(OSError, ValueError):  # nobody reads it any more
-                    out = self._out or sys.stdout  # as it is by now: a process replaces it when it begins
+                with suppress(OSError, ValueError):  # its reader is gone
+                    out = self._out or sys.stdout  # as it is by now: a process replaces it when it starts
                     out.write(line)
                     out.flush()
                 if line.startswith("READY coordinator 0 "):
@@ -157,7 +157,7 @@ class ColocatedPs:
         if pause_s is None:
             return False
         how = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
-        self._say(f"the ps {how}; restart {self._backoff.restarts} of {self._backoff.limit} in {pause_s:g} s")
+        self._report(f"the ps {how}; restart {self._backoff.restarts} of {self._backoff.limit} in {pause_s:g} s")
         until_s = time.monotonic() + pause_s
         while time.monotonic() < until_s:
             if self._ending:
@@ -168,5 +168,5 @@ class ColocatedPs:
 
 
 def code_of_both(worker: int, ps: ColocatedPs) -> int:
-    """The exit code of a worker's process: the worker's, unless its ps was set up wrongly, of which nobody tells it."""
+    """The exit code of a worker's process: the worker's, unless its ps was set up wrongly, which it cannot learn."""
     return EXIT_USAGE if ps.code == EXIT_USAGE else worker

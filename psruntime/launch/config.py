@@ -1,4 +1,4 @@
-"""What `psruntime run` is told besides the job: how many workers, where their logs go, what is started again."""
+"""The settings of `psruntime run` besides the job's: the number of workers, the folder of their logs, restarts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psruntime.config.settings import check_values, setting
 
 @dataclass(frozen=True)
 class LauncherConfig:
-    """What `psruntime run` starts on this machine, and how it watches over it."""
+    """Which processes `psruntime run` starts on this machine, and how it supervises them."""
 
     workers: int = setting("job", 1, "number of worker processes", least=1)
     log_dir: str = setting("job", "", "folder of the log files", metavar="FOLDER", default_is="a new temporary one")

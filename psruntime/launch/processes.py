@@ -1,4 +1,4 @@
-"""Which processes a job on this machine has, as data: names and command lines."""
+"""The processes of a job on this machine, as data: names and command lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psruntime.launch.config import LauncherConfig
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process: its name, which is that of its log file too, and what follows `python -m`."""
+    """One process: its name, which is that of its log file too, and its arguments of `python -m`."""
 
     name: str
     arguments: tuple[str, ...]
@@ -23,7 +23,7 @@ class ProcessSpec:
 class LocalJob:
     """A job on this machine, as settings of its processes.
 
-    job: those of ps 0, which the others learn from it.  worker: those of each worker.  security: those of all.
+    job: those of ps 0, which the others fetch from it.  worker: those of each worker.  security: those of all.
     own: worker index -> the settings of that worker alone.
     """
 
@@ -52,7 +52,7 @@ class LocalJob:
         ]
 
     def progress(self, coordinator: str) -> tuple[str, ...]:
-        """What shows the progress line."""
+        """The arguments of the process that shows the progress line."""
         return ("psruntime", "status", "--follow", "--coordinator", coordinator, *as_flags(self.security))
 
     def _flags_of(self, worker: int) -> tuple[str, ...]:

@@ -10,22 +10,22 @@ from psruntime.launch.children import END_S, Child
 
 
 class Progress:
-    """Shows the progress line.  One that ended because it could not reach ps 0 is followed by another."""
+    """Shows the progress line by a child process, which is restarted after it could not reach ps 0."""
 
     def __init__(self, first: Child, arguments: Sequence[str]) -> None:
-        """arguments: what follows `python -m`."""
+        """arguments: of `python -m`."""
         self._first = first
         self._command = [sys.executable, "-m", *arguments, "--lifeline=kill"]
         self._start()
 
     def update(self) -> None:
         """Starts it again when ps 0 is back."""
-        anew = self._of_life != self._first.backoff.restarts
-        if anew and self._process.poll() is not None and self._first.coordinator:
+        is_new = self._of_run != self._first.backoff.restarts
+        if is_new and self._process.poll() is not None and self._first.coordinator:
             self._start()
 
     def end(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         assert self._process.stdin
         self._process.terminate()
         self._process.stdin.close()
@@ -35,5 +35,5 @@ class Progress:
             self._process.kill()
 
     def _start(self) -> None:
-        self._of_life = self._first.backoff.restarts
+        self._of_run = self._first.backoff.restarts
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""Runs a job on this machine: starts its processes, watches over them, says how it went."""
+"""Runs a job on this machine: starts its processes, supervises them, reports how it ended."""
 
 from __future__ import annotations
 
@@ -17,25 +17,23 @@ from psruntime.launch.processes import LocalJob
 from psruntime.launch.progress import Progress
 from psruntime.observe.outputs import never_block
 
-START_S = 60.0  # for ps 0 to say where its coordinator is; importing TensorFlow comes after that
-LOOK_S = 0.1  # how often the children are looked at
-WHY = re.compile(
-    r'^\S+ (ps|worker) \d+ (error|crash) |"event": "(error|crash)"|^psruntime '
-)  # what a process ended with
+START_S = 60.0  # for ps 0 to announce its coordinator, before it imports TensorFlow
+LOOK_S = 0.1  # how often the children are checked
+WHY = re.compile(r'^\S+ (ps|worker) \d+ (error|crash) |"event": "(error|crash)"|^psruntime ')  # exit codes
 STOPPED = re.compile(r"the job was stopped: ([^\"\n]*)")  # in the log of ps 0, and why
 NOTHING_TO_TRAIN = re.compile(r"already at global step \d+ of \d+ [^\"]*")  # in the log of ps 0
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the processes may take to leave, in seconds: once the job is done, and after a first signal."""
+    """The time for the processes to leave, in seconds: once the job is done, and after a first signal."""
 
     done_s: float
     stop_s: float
 
 
 def run_job(job: LocalJob, folder: Path, patience: Patience) -> int:
-    """Until the job is over; returns the exit code.  No process outlives it.
+    """Runs a job until it is over; returns the exit code.  No process outlives it.
 
     folder: of the log files.
     """
@@ -57,7 +55,7 @@ def _failed(children: Children, job: LocalJob, patience: Patience) -> Child | No
     if not address:
         return first
     _say(f"coordinator: {address}")
-    first.spec = job.first(address)  # the others know this address: it comes back there
+    first.spec = job.first(address)  # the others have this address, so a restarted ps 0 listens there
     for spec in job.others(address):
         if children.signal is None:
             children.start(spec)
@@ -79,17 +77,17 @@ def _coordinator_of(first: Child, children: Children) -> str:
 
 
 def _watch(children: Children, progress: Progress, patience: Patience) -> Child | None:
-    """Until all children are gone (None if all went well) or one has failed for good.
+    """Waits until all children are gone (None if none failed) or one has failed for good.
 
-    Nothing is waited for after a second signal.
+    After a second signal it waits for nothing.
     """
     until_s: float | None = None
     while True:
         now_s = time.monotonic()
-        living = children.living()
+        running = children.running()
         failed = children.look(now_s)
-        children.tell_the_rest()
-        if failed or (not living and (children.done or children.signal is not None)) or children.ends_now:
+        children.pass_on_to_others()
+        if failed or (not running and (children.done or children.signal is not None)) or children.ends_now:
             return failed
         if until_s is None and children.done:
             until_s = now_s + patience.done_s
@@ -98,14 +96,14 @@ def _watch(children: Children, progress: Progress, patience: Patience) -> Child 
             _say("stopping the job in good order; once more to end it at once")
             until_s = now_s + patience.stop_s
         if until_s is not None and now_s > until_s:
-            complain(f"{', '.join(child.name for child in living)} did not leave in time")
+            complain(f"{', '.join(child.name for child in running)} did not leave in time")
             return None
         progress.update()
         time.sleep(LOOK_S)
 
 
 def _report(children: Children, failed: Child | None) -> int:
-    """Says how it went: what the workers printed, or the last lines of the process that failed."""
+    """Reports how the job ended: the output of the workers, or the last lines of the process that failed."""
     if children.signal is not None:
         found = STOPPED.search("\n".join(children.all[0].lines()))
         complain(f"ended by {signal.Signals(children.signal).name}{': ' + found[1] if found else ''}")
@@ -135,7 +133,7 @@ def _report_failure(failed: Child) -> int:
 
 
 def _readable(line: str) -> str:
-    """A line of a log for people: of one in JSON who says what, and why."""
+    """A line of a log for people: of one in JSON the process, the event and the reason."""
     try:
         entry = json.loads(line)
         return " ".join(str(entry[name]) for name in ("time", "role", "index", "event", "reason"))

@@ -1,1 +1,1 @@
-"""A running job as somebody sees it who asks for its status every second: its last minutes, and what happened."""
+"""A running job by its status once a second: its last minutes, and its events."""

@@ -1,7 +1,7 @@
-"""What has been seen of a job: its latest status, its last minutes as numbers, and what happened.
+"""The history of a job: its latest status, its last minutes as numbers, and its events.
 
-Pure: it reads no clock and asks nobody; whoever owns it gives it each answer of the coordinator, and each failure, with
-the time of day in seconds since 1970.  Memory is bounded: SAMPLES samples of a few numbers, EVENTS events, one status.
+Pure: it has no clock and no connection; its owner passes it each answer of the coordinator, and each failure, with the
+time of day in seconds since 1970.  Memory is bounded: SAMPLES samples of a few numbers, EVENTS events, one status.
 Belongs to one thread.
 """
 
@@ -15,29 +15,29 @@ from dataclasses import dataclass, field, replace
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import STALENESS_LIMITS, Departure, JobStatus, MemberStatus
-from psruntime.live.job_events import UNSAID, JobEvent, events_between, gone_unsaid
+from psruntime.live.job_events import IN_THE_LOG, JobEvent, events_between, gone_without_departure
 from psruntime.live.worker_rates import WorkerRates
 from psruntime.observe.render import bound_of, mode_of
 
 SAMPLES = 900  # a quarter of an hour, one a second
 EVENTS = 500
-WINDOW_S = 60.0  # of what is told of the last minute
-RATE_S = 5.0  # over which the global steps per second are measured: ps 0 tells its step every second
+WINDOW_S = 60.0  # of figures of the last minute
+RATE_S = 5.0  # over which the global steps per second are measured: ps 0 reports its step every second
 NAN = math.nan
 
 
 @dataclass(frozen=True)
 class PsSample:
-    """Of one ps: bytes per second that it receives and sends, NaN where not known, and bytes of variables."""
+    """Of one ps: bytes per second that it receives and sends, NaN where unknown, and bytes of variables."""
 
     received_per_s: float = NAN
     sent_per_s: float = NAN
-    held: int = 0
+    bytes_held: int = 0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look.  Losses are of the workers' last steps, NaN without one; clocks and leads are in steps.
+    """One status.  Losses are of the workers' last steps, NaN without one; clocks and leads are in steps.
 
     staleness: updates up to now by staleness, as WorkerStats.staleness_counts, of all workers that were seen.
     late: indices of the workers that others waited for.  after_absence: the coordinator did not answer before it.
@@ -65,9 +65,9 @@ class History:
     """status and job are None until the coordinator has answered once.
 
     waiting: index of each worker that does not step now -> why.
-    revision: grows with every look.  generation: grows with every other job; the samples are of one job.
+    revision: grows with every answer and failure.  generation: grows with every new job; the samples are of one job.
     gone_since_s: since when the coordinator does not answer; None while it does.
-    gone_reason: why, as the last try says.
+    gone_reason: why, by the last try.
     """
 
     def __init__(self, samples: int = SAMPLES, events: int = EVENTS) -> None:
@@ -82,12 +82,12 @@ class History:
         self.events: deque[JobEvent] = deque(maxlen=events)  # the latest last
         self.waiting: dict[int, str] = {}
         self.rates = WorkerRates()
-        self._lost: dict[tuple[Role, int], tuple[float, Departure]] = {}  # since when, of indices that nobody has now
+        self._lost: dict[tuple[Role, int], tuple[float, Departure]] = {}  # since when, of indices without a process now
         self._staleness = _StalenessTotals()
         self._prepared_s = -math.inf  # since when the variables may be used
 
     def observe(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
-        """The coordinator has answered."""
+        """Adds an answer of the coordinator."""
         was_gone = self.gone_since_s is not None
         if self.gone_since_s is not None and self.status is not None:
             self._note(at_s, "coordinator", "answers again", f"after {at_s - self.gone_since_s:.0f} s")
@@ -113,7 +113,7 @@ class History:
         self.revision += 1
 
     def missed(self, reason: str, at_s: float) -> None:
-        """The coordinator has not answered."""
+        """Notes that the coordinator has not answered."""
         if self.gone_since_s is None:
             self.gone_since_s = at_s
             self._note(at_s, "coordinator", "not reachable", reason)
@@ -135,12 +135,12 @@ class History:
 
     @property
     def lost(self) -> list[Departure]:
-        """Who was lost, and whose index nobody has now, the latest of each, the latest last."""
+        """Members that were lost and whose index has no process now, the latest of each, the latest last."""
         lost = sorted(self._lost.values(), key=lambda each: each[0])
         return [replace(departure, ago_s=self.at_s - since_s) for since_s, departure in lost]
 
     def staleness(self, window_s: float = math.inf) -> tuple[int, ...]:
-        """Updates by staleness; [len(STALENESS_LIMITS) + 1].  In a finite window only those since the first look."""
+        """Updates by staleness; [len(STALENESS_LIMITS) + 1].  In a finite window only those since the first status."""
         if not self.samples:
             return _NONE
         now = self.samples[-1]
@@ -154,22 +154,22 @@ class History:
         return tuple(a - b for a, b in zip(now.staleness, base.staleness, strict=True))
 
     def late_share(self, window_s: float = WINDOW_S) -> dict[int, float]:
-        """Worker -> the share of the looks in the last `window_s` seconds at which others waited for it, 0 to 1."""
+        """Worker -> the share of samples in the last `window_s` seconds at which others waited for it, 0 to 1."""
         if not self.samples:
             return {}
         recent = [s for s in self.samples if s.at_s > self.samples[-1].at_s - window_s]
         return {w.index: sum(w.index in s.late for s in recent) / len(recent) for w in self.workers}
 
     def _observe_lost(self, status: JobStatus, at_s: float) -> None:
-        """A status has the latest departures alone; who was lost before them is lost still."""
+        """Updates the lost members.  A status has the latest departures alone; earlier ones stay lost."""
         for each in status.departures:
             if each.kind is None:
                 self._lost[each.role, each.index] = at_s - each.ago_s, each
             else:
                 self._lost.pop((each.role, each.index), None)
-        for gone in gone_unsaid(self.status, status) if self.status else ():
-            unsaid = Departure(gone.role, gone.index, gone.incarnation, None, UNSAID, 0.0)
-            self._lost[gone.role, gone.index] = at_s, unsaid
+        for gone in gone_without_departure(self.status, status) if self.status else ():
+            departure = Departure(gone.role, gone.index, gone.incarnation, None, IN_THE_LOG, 0.0)
+            self._lost[gone.role, gone.index] = at_s, departure
         for member in status.members:
             self._lost.pop((member.role, member.index), None)
 
@@ -201,7 +201,7 @@ class History:
         )
 
     def _steps_per_s(self, global_step: int, at_s: float) -> float:
-        """Since the variables may be used, over RATE_S at most; 0 right after a rollback."""
+        """Global steps per second since the variables may be used, over RATE_S at most; 0 right after a rollback."""
         earlier = [s for s in self.samples if s.at_s >= max(at_s - RATE_S, self._prepared_s)]
         if not earlier or earlier[0].at_s >= at_s:
             return 0.0
@@ -209,9 +209,9 @@ class History:
 
 
 def why_waits(worker: MemberStatus, mode: str, bound: int | None) -> str:
-    """Why it does not step now; empty if it does.  bound: in steps, of mode bounded.
+    """Why a worker does not step now; empty if it does.  bound: in steps, of mode bounded.
 
-    A worker says so itself in its heartbeats, if it waits for long; its clock shows it at once.
+    A worker that waits for long reports it in its heartbeats; its clock shows it at once.
     """
     if worker.worker_stats and worker.worker_stats.waiting:
         return worker.worker_stats.waiting
@@ -225,7 +225,7 @@ def why_waits(worker: MemberStatus, mode: str, bound: int | None) -> str:
 
 
 def late_of(workers: Collection[MemberStatus], waiting: Collection[int]) -> frozenset[int]:
-    """Indices of those that step while others wait, and are the slowest; in a round these are all that still compute.
+    """Indices of the slowest workers that step while others wait; in a round these are all that still compute.
 
     waiting: indices of the others.
     """
@@ -240,24 +240,24 @@ def _of(status: JobStatus | None, role: Role) -> list[MemberStatus]:
 
 
 def _ps_sample(ps: MemberStatus) -> PsSample:
-    held = ps.ps_stats.bytes_held if ps.ps_stats else 0
+    bytes_held = ps.ps_stats.bytes_held if ps.ps_stats else 0
     moved = ps.ps_traffic
-    return PsSample(moved.received_per_s, moved.sent_per_s, held) if moved else PsSample(held=held)
+    return PsSample(moved.received_per_s, moved.sent_per_s, bytes_held) if moved else PsSample(bytes_held=bytes_held)
 
 
 _NONE = (0,) * (len(STALENESS_LIMITS) + 1)
 
 
 class _StalenessTotals:
-    """Adds up what the workers of a job count, each since its process started, over those that go and come.
+    """Adds up the workers' counts, each since its process started, over all processes of the job.
 
-    A process that joins again has another incarnation, and goes on counting; its health service, at a port that the
-    system chose, tells that it is the same.
+    A process that joins again has another incarnation, and continues to count; the address of its health service, at a
+    port that the system chose, identifies it.
     """
 
     def __init__(self) -> None:
         self.totals: tuple[int, ...] = _NONE
-        self._of: dict[int, tuple[MemberStatus, tuple[int, ...]]] = {}  # worker index -> who had it last, its counts
+        self._of: dict[int, tuple[MemberStatus, tuple[int, ...]]] = {}  # worker index -> its latest member, its counts
 
     def observe(self, status: JobStatus) -> None:
         totals = list(self.totals)

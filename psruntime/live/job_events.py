@@ -1,6 +1,6 @@
-"""What happened to a job, as two successive statuses of it tell.
+"""The events of a job, from two successive statuses.
 
-Pure: no clock, no connection.  What begins and ends again between two looks is not seen.
+Pure: no clock, no connection.  A change that is undone between two statuses is not seen.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from psruntime.core.members.messages import Departure, JobStatus, MemberStatus
 from psruntime.core.members.view import listed
 from psruntime.observe.render import bound_of, mode_of
 
-UNSAID = "the log of ps 0 says why"  # of who is gone without a departure: a status has the latest alone
+IN_THE_LOG = "the log of ps 0 has the reason"  # of a member without a departure: a status has the latest alone
 
 
 @dataclass(frozen=True)
 class JobEvent:
-    """at_s: seconds since 1970, as exact as the looks.  subject: of what or whom.  reason: as the coordinator says."""
+    """at_s: seconds since 1970, of the status.  subject: the member or thing.  reason: the coordinator's."""
 
     at_s: float
     kind: str
@@ -33,10 +33,10 @@ class JobEvent:
 
 
 def events_between(before: JobStatus | None, now: JobStatus, job: JobConfig, at_s: float) -> list[JobEvent]:
-    """What is new in `now`, the oldest first; of the first look, which has none before it, who is gone already."""
+    """The events up to `now`, the oldest first; for a first status, without one before it, those of its departures."""
     found = list(_departures(before, now, at_s))
     if before is not None:
-        found += [JobEvent(at_s, "gone", _name(each), UNSAID) for each in gone_unsaid(before, now)]
+        found += [JobEvent(at_s, "gone", _name(each), IN_THE_LOG) for each in gone_without_departure(before, now)]
         found += _arrivals(before, now, at_s)
         found += _moves(before, now, at_s)
         found += _settings(before, now, job, at_s)
@@ -44,18 +44,18 @@ def events_between(before: JobStatus | None, now: JobStatus, job: JobConfig, at_
     return sorted(found, key=lambda event: event.at_s)
 
 
-def gone_unsaid(before: JobStatus, now: JobStatus) -> list[MemberStatus]:
-    """Members that are gone, of which no departure tells: more went between the two looks than a status has.
+def gone_without_departure(before: JobStatus, now: JobStatus) -> list[MemberStatus]:
+    """Members that are gone without a departure: more went between the two statuses than a status has.
 
-    None of a job that is over, whose members leave without a departure, nor of one whose coordinator is another, which
-    knows no earlier members: it comes and goes with ps 0.
+    None if the job is over, whose members leave without a departure, or after a restart of ps 0, whose new coordinator
+    has no earlier members.
     """
     live = {member.incarnation for member in now.members}
     first = next((member for member in before.members if member.role is Role.PS and member.index == 0), None)
     if now.phase.over or (first and first.incarnation not in live):
         return []
-    told = {departure.incarnation for departure in now.departures}
-    return [member for member in before.members if member.incarnation not in live | told]
+    departed = {departure.incarnation for departure in now.departures}
+    return [member for member in before.members if member.incarnation not in live | departed]
 
 
 def _departures(before: JobStatus | None, now: JobStatus, at_s: float) -> Iterator[JobEvent]:
@@ -79,7 +79,7 @@ def _arrivals(before: JobStatus, now: JobStatus, at_s: float) -> Iterator[JobEve
 
 
 def _moves(before: JobStatus, now: JobStatus, at_s: float) -> Iterator[JobEvent]:
-    """Of phase, view and chief."""
+    """Events of phase, view and chief."""
     if now.phase is not before.phase:
         yield JobEvent(at_s, "phase", f"{before.phase} -> {now.phase}", now.reason)
     if now.view != before.view:
@@ -91,7 +91,7 @@ def _moves(before: JobStatus, now: JobStatus, at_s: float) -> Iterator[JobEvent]
 
 
 def _settings(before: JobStatus, now: JobStatus, job: JobConfig, at_s: float) -> Iterator[JobEvent]:
-    """Of what may be changed while the job runs."""
+    """Events of settings that may be changed while the job runs."""
     for pending in now.steering.pending:
         if pending not in before.steering.pending:
             yield JobEvent(at_s, "control", pending, "to take effect")
@@ -109,7 +109,7 @@ def _settings(before: JobStatus, now: JobStatus, job: JobConfig, at_s: float) ->
 
 
 def _state(before: JobStatus, now: JobStatus, job: JobConfig, at_s: float) -> Iterator[JobEvent]:
-    """Of what is trained: checkpoints, rollbacks, the ledgers, and a ps that carries too much."""
+    """Events of checkpoints, rollbacks, the ledgers, and of a ps with too much traffic."""
     if now.saved_step is not None and now.saved_step != before.saved_step:
         yield JobEvent(at_s - (now.saved_ago_s or 0.0), "checkpoint", f"global step {now.saved_step}")
     if now.steps_lost > before.steps_lost:

@@ -1,4 +1,4 @@
-"""Asks for the status of a job once a second, in a thread of its own, whoever looks at the answers."""
+"""Asks for the status of a job once a second, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from psruntime.core.members.messages import JobStatus
 from psruntime.errors import PsRuntimeError
 
 EVERY_S = 1.0
-END_S = 10.0  # for its thread to end: an answer that is under way has less
+END_S = 10.0  # for its thread to end: a call in progress has a shorter deadline
 
 Ask = Callable[[], tuple[JobStatus, JobConfig]]
-Hear = Callable[[JobStatus, JobConfig, float], None]
-Miss = Callable[[str, float], None]
+OnAnswer = Callable[[JobStatus, JobConfig, float], None]
+OnFailure = Callable[[str, float], None]
 
 
 class Poller:
-    """Calls `hear` with each answer, and `miss` with the reason for each failure, both with the time of day.
+    """Calls `on_answer` with each answer, and `on_failure` with the reason for each failure, both with the time of day.
 
-    ask: raises PsRuntimeError if there is no answer, within its own deadline.  It is asked again for ever: a
-    coordinator may come back.
+    ask: raises PsRuntimeError if there is no answer, within its own deadline.  It is called again for ever: a
+    coordinator may be restarted.
     """
 
-    def __init__(self, ask: Ask, hear: Hear, miss: Miss, every_s: float = EVERY_S) -> None:
-        self._ask, self._hear, self._miss = ask, hear, miss
+    def __init__(self, ask: Ask, on_answer: OnAnswer, on_failure: OnFailure, every_s: float = EVERY_S) -> None:
+        self._ask, self._on_answer, self._on_failure = ask, on_answer, on_failure
         self._every_s = every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status-poller", daemon=True)
@@ -35,7 +35,7 @@ class Poller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Asks no more; whoever closes what `ask` calls first is not kept waiting for its deadline."""
+        """Stops asking.  Close the client of `ask` first to end a call in progress before its deadline."""
         self._stop.set()
         self._thread.join(END_S)
 
@@ -51,6 +51,6 @@ class Poller:
             answer = self._ask()
         except PsRuntimeError as error:
             if not self._stop.is_set():
-                self._miss(str(error), time.time())
+                self._on_failure(str(error), time.time())
         else:
-            self._hear(*answer, time.time())
+            self._on_answer(*answer, time.time())

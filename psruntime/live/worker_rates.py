@@ -1,4 +1,4 @@
-"""How fast each worker steps and what it moves in a second, from what it said in the last seconds."""
+"""Each worker's steps and bytes per second, from its reports of the last seconds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import deque
 
 from psruntime.core.members.messages import JobStatus, MemberStatus
 
-LOOKS = 8  # of a worker, over which its rate is measured; between two heartbeats its count stands still
+LOOKS = 8  # reports of a worker over which its rate is measured; between two heartbeats its count does not change
 
 
 class WorkerRates:
     """Of the live workers, by incarnation.  Times in seconds, of one clock."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, deque[tuple[float, int]]] = {}  # (when it said so, pushes)
+        self._seen: dict[str, deque[tuple[float, int]]] = {}  # (when it was reported, pushes)
 
     def observe(self, status: JobStatus, at_s: float) -> None:
-        """Takes the next status; forgets who is gone."""
+        """Adds the next status; drops members that are gone."""
         stats = {member.incarnation: member for member in status.members if member.worker_stats}
         self._seen = {each: self._seen.get(each, deque(maxlen=LOOKS)) for each in stats}
         for incarnation, member in stats.items():
@@ -26,13 +26,13 @@ class WorkerRates:
                 seen.append((said_s, member.worker_stats.pushes))
 
     def steps_per_s(self, member: MemberStatus) -> float:
-        """Pushes in a second; 0 while that is not known."""
+        """Pushes in a second; 0 while that is unknown."""
         seen = self._seen.get(member.incarnation)
         if not seen or seen[-1][0] <= seen[0][0]:
             return 0.0
         return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
 
     def bytes_per_s(self, member: MemberStatus) -> tuple[float, float]:
-        """(received, sent); 0 while that is not known."""
+        """(received, sent); 0 while that is unknown."""
         each, steps = member.worker_traffic, self.steps_per_s(member)
         return (each.received_per_step * steps, each.sent_per_step * steps) if each else (0.0, 0.0)

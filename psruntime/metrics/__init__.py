@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: what each process tells of itself over HTTP, and ps 0 of the job."""
+"""Metrics for Prometheus over HTTP: each process exports its own, and ps 0 those of the job."""

@@ -1,4 +1,4 @@
-"""Where Prometheus reads the metrics of one process: http://HOST:PORT/metrics, or https with mutual TLS."""
+"""The endpoint at which Prometheus reads one process's metrics: http://HOST:PORT/metrics, or https with mutual TLS."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from psruntime.metrics.families import Families
 from psruntime.metrics.process_metrics import of_process
 from psruntime.observe.log import Log
 
-IDLE_S = 10.0  # for a caller to say what it wants
+IDLE_S = 10.0  # for a caller to send its request
 
 
 def open_endpoint(role: str, index: int, address: tuple[str, int], tls: ssl.SSLContext | None, log: Log) -> Endpoint:
-    """Serves the metrics that every process has; the others are added as they come up.  address: as of Endpoint.
+    """Serves the metrics that every process has; others are added later.  address: as of Endpoint.
 
     Raises:
         UsageError: the address is in use, or not one of this machine.
@@ -41,16 +41,16 @@ def open_endpoint(role: str, index: int, address: tuple[str, int], tls: ssl.SSLC
 
 
 class Endpoint:
-    """Serves what is in its registry from now on, at `host:port`; port 0 lets the system choose, and `port` is that.
+    """Serves the metrics in its registry at `host:port`; port 0 lets the system choose, and `port` is that.
 
-    tls: of a server that asks for certificates; None: it serves everybody who reaches it.
+    tls: of a server that asks for certificates; None: it serves every caller.
 
     Raises:
         UsageError: the address is in use, or not one of this machine.
     """
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which nobody draws
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, without use
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -62,17 +62,17 @@ class Endpoint:
             raise UsageError(_refusal(f"{host}:{port}", error)) from None
         self.port = int(server.server_port)
         self.url = f"{'https' if tls else 'http'}://{host}:{self.port}/metrics"
-        if tls:  # a handshake is made by the thread that serves the call, so that no caller holds up the others
+        if tls:  # a handshake is made by the thread that serves the call, so that no caller blocks the others
             server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         self._server = server
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
 
     def add(self, collector: Families) -> None:
-        """Serves what this tells, too; it is asked at each reading, by several threads."""
+        """Serves this collector, too; several threads call it, at each reading."""
         self.registry.register(collector)
 
     def close(self) -> None:
-        """Serves no more."""
+        """Stops serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -81,14 +81,14 @@ class _Server(ThreadingWSGIServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Without a question to the name server, which HTTPServer asks for a name that nobody reads."""
+        """Binds without the DNS lookup of HTTPServer, whose result is not used."""
         TCPServer.server_bind(self)
         host, port = self.server_address[:2]
         self.server_name, self.server_port = str(host), int(port)
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that broke off, or had no certificate, is no event of the training."""
+        """Logs nothing: a caller that broke off, or had no certificate, is no event of the training."""
 
 
 class _ServerIpv6(_Server):
@@ -99,7 +99,7 @@ class _Handler(WSGIRequestHandler):
     timeout = IDLE_S
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Readings are no events."""
+        """Logs nothing: readings are no events."""
 
 
 def _refusal(address: str, error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""What an evaluator tells: the metrics of the last checkpoint that it measured."""
+"""The metrics of an evaluator: those of the last checkpoint that it measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psruntime.metrics.families import Families, counter, gauge
 
 
 class EvaluatorMetrics:
-    """Takes what was measured, and serves it at the endpoint."""
+    """Serves the metrics of the last checkpoint at the endpoint."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._last: tuple[int, Mapping[str, float], float] | None = None
@@ -20,7 +20,7 @@ class EvaluatorMetrics:
         endpoint.add(Families(self._read))
 
     def measured(self, global_step: int, values: Mapping[str, float]) -> None:
-        """The metrics of a checkpoint, by name."""
+        """Sets the metrics of a checkpoint, by name."""
         self._last = global_step, dict(values), time.time()
         self._count += 1
 

@@ -1,6 +1,6 @@
-"""Metric families by name, made anew at each reading of what is known then.
+"""Metric families by name, made at each reading from the current values.
 
-Names and units go by https://prometheus.io/docs/practices/naming: base units, and _total where a number only grows.
+Names and units follow https://prometheus.io/docs/practices/naming: base units, and _total where a number only grows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Row = tuple[Mapping[str, object], float]  # labels, value
 
 
 class Families:
-    """A collector: `read` gives the families at each reading."""
+    """A collector: `read` returns the families at each reading."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read
@@ -23,7 +23,7 @@ class Families:
         return self._read()
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: what is told depends on the job, so names are not checked in advance."""
+        """Nothing: the families depend on the job, so names are not checked in advance."""
         return ()
 
 
@@ -33,7 +33,7 @@ def gauge(name: str, text: str, *rows: Row) -> Metric:
 
 
 def counter(name: str, text: str, *rows: Row) -> Metric:
-    """A number that only grows, but for a new start of its process.  name: without _total, which is added."""
+    """A number that only grows, but for a restart of its process.  name: without _total, which is added."""
     return _filled(CounterMetricFamily, f"psruntime_{name}", text, rows)
 
 

@@ -1,4 +1,4 @@
-"""What ps 0 tells of the job, as the coordinator sees it: its status at the time of a reading."""
+"""The metrics of the job, from ps 0: the coordinator's status at the time of a reading."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psruntime.metrics.families import Families, counter, gauge, state
 
 
 def of_job(status: Callable[[], JobStatus], job: JobConfig) -> Families:
-    """status: asks the coordinator; a reading while it does not answer has nothing of the job."""
+    """status: calls the coordinator; a reading while it does not answer has no metrics of the job."""
 
     def read() -> Iterable[Metric]:
         try:
@@ -42,7 +42,7 @@ def _whole(status: JobStatus, job: JobConfig) -> Iterable[Metric]:
     yield state("job_mode", "1 for the mode in force, 0 for the others.", "mode", MODES, mode)
     yield gauge("job_paused", "1 while an operator has paused the job.", ({}, settings.paused))
     yield gauge("job_view", "Number of the view.", ({}, status.view.number))
-    yield gauge("job_global_step", "Updates that the variables hold; less after a rollback.", ({}, status.global_step))
+    yield gauge("job_global_step", "Updates in the variables; less after a rollback.", ({}, status.global_step))
     if job.train_steps is not None:
         yield gauge("job_train_steps", "Global step at which the job ends.", ({}, job.train_steps))
     yield counter("job_steps_lost", "Global steps lost to rollbacks.", ({}, status.steps_lost))

@@ -1,4 +1,4 @@
-"""What every process tells of itself: which one it is, and how often each event stands in its log."""
+"""The metrics of every process: its role and index, and the number of entries of its log by event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from psruntime.metrics.families import Families, counter, gauge
 
-ALERTED = (  # told from the start, as 0: where a number begins with 1, Prometheus sees no increase
+ALERTED = (  # exported from the start, as 0: Prometheus sees no increase in a number that starts with 1
     "batch_skipped", "checkpoint_failed", "checkpoint_overdue", "crash", "cut_off", "defect", "member_lost",
     "no_workers", "record_failed", "refused", "relieved", "rounds_log_failed", "slow_round", "unbalanced",
     "unreachable",

@@ -1,4 +1,4 @@
-"""What a ps tells of itself: its ledger, what it holds, and what it moves."""
+"""The metrics of a ps: its ledger, its variables, and its traffic."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from psruntime.metrics.families import Families, counter, gauge
 
 
 def of_ps(index: int, stats: Callable[[], PsStats]) -> Families:
-    """stats: what ps `index` last measured on itself."""
+    """stats: returns the last measurements of ps `index`."""
     return Families(lambda: _read(index, stats()))
 
 
 def moved(role: str, index: int, bytes_moved: BytesMoved | None) -> Iterable[Metric]:
-    """Bytes over the connections of TensorFlow's server; nothing where the system does not tell."""
+    """Bytes over the connections of TensorFlow's server; nothing where the system has no counts."""
     if bytes_moved:
         where = {"role": role, "index": index}
         yield counter(
@@ -34,7 +34,7 @@ def _read(index: int, stats: PsStats) -> Iterable[Metric]:
     yield counter(
         "ps_updates_received", "Updates of buckets that arrived: applied, dropped and pending.", (ps, stats.received)
     )
-    applied = stats.applied + stats.rolled_back  # so a rollback takes nothing from it
+    applied = stats.applied + stats.rolled_back  # so a rollback does not reduce it
     yield counter("ps_updates_applied", "Updates applied, rolled back ones included.", (ps, applied))
     dropped = [({**ps, "cause": cause}, count) for cause, count in stats.dropped.items()]
     yield counter("ps_updates_dropped", "Updates refused, by cause.", *dropped)

@@ -1,4 +1,4 @@
-"""What a worker tells of its steps: how many, how long each phase took, how stale updates were; and of its GPUs."""
+"""The metrics of a worker: its steps, the time of each phase, the staleness of updates; and its GPUs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CHECKPOINT_SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
 
 
 class WorkerMetrics:
-    """Takes the steps of worker `index`, and serves them at the endpoint.
+    """Collects the steps of worker `index`, and serves them at the endpoint.
 
-    stats: what the worker measures on itself, of now.
+    stats: returns the worker's current measurements.
     """
 
     def __init__(self, endpoint: Endpoint, index: int, stats: Callable[[], WorkerStats]) -> None:
@@ -52,7 +52,7 @@ class WorkerMetrics:
         endpoint.add(Families(self._read))
 
     def step(self, loss: float, examples: int, staleness: int | None, dropped: int, times: StepTimes | None) -> None:
-        """A step ended.  staleness: in versions; None if its update was applied nowhere.  dropped: in buckets."""
+        """Adds a step.  staleness: in versions; None if its update was applied nowhere.  dropped: in buckets."""
         self._steps.inc()
         self._examples.inc(examples)
         self._dropped.inc(dropped)
@@ -67,7 +67,7 @@ class WorkerMetrics:
                 self._phases[phase].observe(end - begin)
 
     def checkpoint(self, seconds: float) -> None:
-        """A checkpoint was written in that time."""
+        """Adds a checkpoint that was written in that time."""
         self._checkpoint.observe(seconds)
 
     def _made(self, kind: Any, name: str, text: str, **more: Any) -> Any:

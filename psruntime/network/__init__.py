@@ -1,4 +1,4 @@
-"""Addresses and TCP connections: at which address this process is reached, and what becomes of its connections.
+"""Addresses and TCP connections: the address of this process for others, and the watch of its connections.
 
-Knows no TensorFlow and no gRPC, whose sockets it finds among the descriptors of the process.  May use core/members.
+Imports no TensorFlow and no gRPC, whose sockets it finds among the descriptors of the process.  May use core/members.
 """

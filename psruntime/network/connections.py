@@ -1,8 +1,8 @@
-"""The TCP connections of this process, found among its descriptors: TensorFlow hands none of them out.
+"""The TCP connections of this process, found among its descriptors: TensorFlow exposes none of them.
 
-A socket is found by its descriptor's number, which others may close and give to another file at any time: so none is
-closed here but our own duplicates, and the inode, which no two sockets share, is compared.
-Linux alone has what this needs.
+A socket is found by its descriptor's number, which other code may close and reuse for another file at any time: so only
+our own duplicates are closed here, and the inode, which no two sockets share, is compared.
+Only Linux supports this.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Descriptor(NamedTuple):
     inode: int
 
     def is_current(self) -> bool:
-        """Whether the number still is that socket's.  OSError: it is nobody's."""
+        """Whether the number still is that socket's.  OSError: it is closed."""
         return os.fstat(self.number).st_ino == self.inode
 
 
 def descriptors() -> list[Descriptor]:
-    """Every socket of this process, as far as they stay.  OSError: the system does not tell."""
+    """Every socket of this process that stays open.  OSError: the system does not list them."""
     found = []
     for name in os.listdir(DESCRIPTORS):
         try:
@@ -68,7 +68,7 @@ def descriptors() -> list[Descriptor]:
 def borrowed(number: int) -> Iterator[socket.socket | None]:
     """The socket of a descriptor, to be read; None if it is no TCP socket, or is not there any more.
 
-    The number may come to be another file's meanwhile: compare the inode after what was read.
+    The number may become another file's meanwhile: compare the inode after reading.
     """
     try:
         found = socket.socket(type=STREAM, fileno=number)
@@ -105,7 +105,7 @@ def connection_of(tcp: socket.socket) -> Connection:
 
 
 class Peers:
-    """Counts connections that others made to this process's server, and those to the others that it was told of.
+    """Counts connections that others made to this process's server, and those to the ps of its views.
 
     server: this process's address, as the others have it; only its port is compared, since it may be reached by
     several hosts.
@@ -116,9 +116,9 @@ class Peers:
         self._peers: frozenset[End] = frozenset()
 
     def meet(self, view: View) -> None:
-        """These ps are the others, too; those before them may still have a connection."""
+        """Adds the ps of a view; those of earlier ones may still have a connection."""
         for entry in view.ps:
-            with suppress(UsageError):  # whoever connects to it will say so
+            with suppress(UsageError):  # connecting to it fails with the same error
                 self._peers |= {End(*split_address(entry.address))}
 
     def __call__(self, connection: Connection) -> bool:
@@ -138,7 +138,7 @@ def all_but(servers: Iterable[str]) -> Callable[[Connection], bool]:
 
 
 def end_of(address: Sequence[Any]) -> End:
-    """Of an address as the socket module has it: host and port, for IPv6 with more parts."""
+    """The end at an address of the socket module: host and port, for IPv6 with more parts."""
     host, port = address[:2]
     return End(host.removeprefix(MAPPED).partition("%")[0], port)
 

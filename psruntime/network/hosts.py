@@ -1,4 +1,4 @@
-"""Names of machines: at which address the others reach this process, and whether only this machine does."""
+"""Names of machines: the address of this process for others, and whether only this machine reaches a server."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LONGEST_PAUSE_S = 2.0
 def await_names(where: ProcessConfig, stop: threading.Event, log: Callable[..., None]) -> None:
     """Waits until the names that this process was given can be resolved, for `connect_timeout_s` at most.
 
-    A process may start before its own name, or the coordinator's, is known: as a pod does before its DNS record.
+    A process may start before its own name, or the coordinator's, can be resolved: as a pod does before its DNS record.
 
     Raises:
         UsageError: one could not be resolved in time; names it.
         StopRequested: `stop` was set.
     """
-    began_s, pause_s, told = time.monotonic(), FIRST_PAUSE_S, False
+    began_s, pause_s, logged = time.monotonic(), FIRST_PAUSE_S, False
     names = {"the coordinator's host": split_address(where.coordinator)[0], "--host": where.host}
     for what, name in names.items():
         while name and (reason := _why_unresolved(name)):
@@ -34,9 +34,9 @@ def await_names(where: ProcessConfig, stop: threading.Event, log: Callable[..., 
                     f"{what} '{name}' cannot be resolved: {reason}; it was tried for {where.connect_timeout_s:g} s "
                     "(--connect-timeout)"
                 )
-            if not told:
+            if not logged:
                 log("unresolved", name=name, reason=reason, gives_up_after_s=where.connect_timeout_s)
-                told = True
+                logged = True
             if stop.wait(pause_s):
                 raise StopRequested("asked to stop")
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -93,7 +93,7 @@ def _is_own(family: int, address: Any) -> bool:
 def require_loopback(coordinator: str) -> None:
     """Raises a UsageError if other machines may reach a server at `host:port`.
 
-    A name that cannot be resolved passes: ask again after `await_names`.
+    A name that cannot be resolved passes: call it again after `await_names`.
     """
     host, _ = split_address(coordinator)
     try:

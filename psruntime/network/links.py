@@ -1,7 +1,7 @@
-"""Ends connections that lead nowhere: no run of TensorFlow waits for a machine that is gone, or for a lost ps.
+"""Ends connections to machines that are gone and to lost ps, so that no run of TensorFlow waits for them.
 
 A run of TensorFlow has no time limit of its own, and a step may be silent for minutes, so gRPC's pings are no help: a
-server ends a connection that pings while nothing travels (`too_many_pings`).  Two other things find what is gone:
+server ends a connection that pings while no data is sent (`too_many_pings`).  Two other checks find these:
 
 - The kernel asks the other machine's kernel (TCP keepalive and TCP_USER_TIMEOUT, see tcp(7)).  That one answers also
   while the process there is busy, or paused; it does not if the machine is down or the link is cut.
@@ -25,9 +25,9 @@ from psruntime.network import connections
 from psruntime.network.connections import Connection, Descriptor, End, Peers
 
 LOOK_S = 1.0  # how often new connections are looked for, and those to cut
-END_S = 1.0  # what the thread gets to end
+END_S = 1.0  # for the thread to end
 PROBES = 3  # that the kernel sends within the time limit
-UNUSABLE = (Phase.FORMING, Phase.FAILED)  # nobody has a session then that is worth anything
+UNUSABLE = (Phase.FORMING, Phase.FAILED)  # no worker has a usable session then
 
 
 class Links:
@@ -45,7 +45,7 @@ class Links:
         self._thread = threading.Thread(target=self._keep, name="links", daemon=True)
 
     def start(self) -> None:
-        """Begins to watch; says so in the log where the system has no means for it."""
+        """Starts to watch; logs where the system has no means for it."""
         try:
             connections.descriptors()
         except OSError as error:
@@ -67,7 +67,7 @@ class Links:
             self._wake.clear()
 
     def _look(self) -> list[tuple[Descriptor, Connection]]:
-        """Watches what is new; returns all that count and are there."""
+        """Watches new connections; returns all that count and are there."""
         here = connections.descriptors()
         for at in here:
             if at.inode not in self._watched:
@@ -77,7 +77,7 @@ class Links:
         return [(at, connection) for at in here if (connection := self._watched.get(at.inode))]
 
     def _meet(self, at: Descriptor) -> None:
-        """Watches a socket from now on; one that is not connected yet is met again."""
+        """Watches a socket from now on; one that is not connected yet is tried again."""
         with connections.duplicated(at) as tcp:
             if tcp is None:
                 self._watched[at.inode] = None
@@ -99,19 +99,19 @@ class WorkerLinks(Links):
     def __init__(self, server: str, timeout_s: float, log: Callable[..., None]) -> None:
         self.counts = Peers(server)
         super().__init__(self.counts, timeout_s, log)
-        self._ends: dict[str, frozenset[End]] = {}  # of each ps that there ever was, by its address
-        self._told: set[str] = set()  # addresses of which the log says that their connections are cut
+        self._ends: dict[str, frozenset[End]] = {}  # of each ps of all views so far, by its address
+        self._logged: set[str] = set()  # addresses whose cut connections were logged
         self._lock = threading.Lock()  # guards what follows
         self._usable: frozenset[str] = frozenset()  # addresses of the ps to which connections may lead
 
-    def follow(self, told: Instructions) -> None:
-        """From now on connections may lead to the ps of this view, if it is usable; all others are cut."""
-        self.counts.meet(told.view)
-        usable = () if told.phase in UNUSABLE else told.view.ps
+    def follow(self, instructions: Instructions) -> None:
+        """Allows connections to the ps of this view, if it is usable; all others are cut."""
+        self.counts.meet(instructions.view)
+        usable = () if instructions.phase in UNUSABLE else instructions.view.ps
         self._allow(frozenset(entry.address for entry in usable))
 
     def give_up(self) -> None:
-        """Cuts all connections to ps: this process has no part in the job any more."""
+        """Cuts all connections to ps: this process has left the job."""
         self._allow(frozenset())
 
     def _allow(self, usable: frozenset[str]) -> None:
@@ -127,17 +127,17 @@ class WorkerLinks(Links):
         lost = {end: address for address, ends in self._ends.items() for end in ends - kept}
         leads_to = ((at, lost[connection.remote]) for at, connection in found if connection.remote in lost)
         cut = {address for at, address in leads_to if _shut_down(at)}
-        self._told &= set(lost.values())
-        for address in cut - self._told:
+        self._logged &= set(lost.values())
+        for address in cut - self._logged:
             self._log("cut_links", ps=address, reason="it is in no usable view any more")
-        self._told |= cut
+        self._logged |= cut
         for address in usable - self._ends.keys():
-            self._ends[address] = _resolved(address)  # may take long, so what is to be cut was cut before
+            self._ends[address] = _resolved(address)  # may take long, so connections were cut before
         return found
 
 
 def _watch(tcp: socket.socket, timeout_s: float) -> None:
-    """Has the kernel end the connection when the other machine acknowledges nothing for so long."""
+    """Sets the kernel's timeout of the connection for acknowledgements of the other machine."""
     every_s = max(1, math.floor(timeout_s / PROBES))
     tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, every_s)
@@ -147,7 +147,7 @@ def _watch(tcp: socket.socket, timeout_s: float) -> None:
 
 
 def _shut_down(at: Descriptor) -> bool:
-    """Ends a connection in both directions, as if the other side had; whether it was open."""
+    """Ends a connection in both directions, as if the other side had; returns whether it was open."""
     with connections.duplicated(at) as tcp, suppress(OSError):
         if tcp is not None:
             tcp.shutdown(socket.SHUT_RDWR)
@@ -156,7 +156,7 @@ def _shut_down(at: Descriptor) -> bool:
 
 
 def _resolved(address: str) -> frozenset[End]:
-    """Where connections to this address lead; nowhere if its name is not known."""
+    """The ends of connections to this address; none if its name cannot be resolved."""
     with suppress(UsageError, OSError):
         host, port = split_address(address)
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)

@@ -1,1 +1,1 @@
-"""What an operator sees of a process."""
+"""Logs, records and tables: how a process and a job show themselves to an operator."""

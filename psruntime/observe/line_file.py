@@ -1,6 +1,6 @@
-"""A file to which lines are added, by one process at a time, and which may have been cut off in the middle of one.
+"""A file of lines, to which one process at a time appends, also after a line that was cut off.
 
-A line that was cut off, by a full disk or a crash, stands alone; readers pass over it.
+A line that was cut off, by a full disk or a crash, stays on a line of its own; readers skip it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from psruntime.faults import FATES, Place, kind_of
 
 
 class LineFile:
-    """Adds to `path`; makes its folder.  What was added is with the operating system.
+    """Appends to `path`; makes its folder.  Lines that were added are with the operating system.
 
     Raises:
         OSError: the file cannot be opened, for a reason that ends the process (faults.py).  For any other, each `add`
@@ -46,7 +46,7 @@ class LineFile:
 
     def close(self) -> None:
         if self._file is not None:
-            with suppress(OSError):  # of a network file system, of what it took before
+            with suppress(OSError):  # of a network file system, of lines that it accepted before
                 os.close(self._file)
 
     def _open(self) -> int:

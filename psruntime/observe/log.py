@@ -3,7 +3,7 @@
     2026-01-31T12:00:00.123Z worker 1 member_joined member="ps 0" after_s=0.25
     {"time": "2026-01-31T12:00:00.123Z", "role": "worker", "index": 1, "event": "member_joined", "member": "ps 0", ...}
 
-An entry is one line.  Only the fact `traceback` has several; as text they stand below the line, indented.
+An entry is one line.  Only the fact `traceback` has several; as text they are below the line, indented.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PLAIN = re.compile(r"[^\s\"=\\]+")  # a value that needs no quotes
 
 
 class Log:
-    """Writes the entries of one process; `index` is its place in its job.  May be called by any thread.
+    """Writes the entries of one process; `index` is that in its role.  May be called by any thread.
 
-    It keeps a descriptor of its own, so it still writes when descriptor 2 is redirected.  What a reader that stops
-    reading has no room for is dropped and counted; no entry raises.
+    It keeps a descriptor of its own, so it still writes when descriptor 2 is redirected.  Entries that do not fit into
+    the pipe of a reader that has stopped are dropped and counted; no entry raises.
     """
 
     def __init__(self, role: str, index: int, form: str = TEXT_LOG, descriptor: int = STDERR) -> None:
@@ -62,7 +62,7 @@ class Log:
 
 
 def facts_of(error: BaseException) -> dict[str, object]:
-    """What the log says of an exception that nobody expected."""
+    """The facts of an unexpected exception for the log."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     return {"reason": first_line_of(error), TRACEBACK: trace}
 
@@ -85,7 +85,7 @@ def _json_entry(now: str, role: str, index: int, event: str, facts: dict[str, ob
         "role": role,
         "index": index,
         "event": event,
-    }  # stays what it is, whatever a metric is called
+    }  # these keep their names; a metric of the same name gets another one
     return json.dumps({**header, **{name: _plain(value) for name, value in facts.items()}, **header})
 
 
@@ -101,7 +101,7 @@ def _escaped(character: str) -> str:
 
 
 def _visible(text: str) -> str:
-    """Characters that a terminal would act on as escapes."""
+    """The text with escapes for characters that a terminal would act on."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

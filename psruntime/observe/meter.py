@@ -1,4 +1,4 @@
-"""What a worker measures on its own steps: their rates and staleness, and the times of the phases of each."""
+"""A worker's measurements of its own steps: their rates and staleness, and the times of the phases of each."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 from psruntime.core.members.messages import STALENESS_LIMITS, WorkerStats
 
-STALENESS_WINDOW = 1000  # pushes; percentiles of fewer jump about
+STALENESS_WINDOW = 1000  # pushes; percentiles of fewer are noisy
 RATE_WINDOW_S = 5.0  # long enough to smooth single steps, short enough to show a change
 GATE = "gate"  # modes async and bounded: until the step may begin
-ROUND = "round"  # mode sync: until the worker's turn comes
+ROUND = "round"  # mode sync: until the worker may contribute
 INPUT = "input"  # until there is a batch
 PULL = "pull"  # until the variables that the model reads whole, and the rows of its table groups, are on the worker
 COMPUTE = "compute"  # until loss and gradients are there
-PUSH = "push"  # until every ps has answered
+PUSH = "push"  # until every ps has answered it
 PHASES = (GATE, ROUND, INPUT, PULL, COMPUTE, PUSH)
 
 
 class StepMeter:
-    """Collects steps; `stats` may be asked from any thread.  Times are monotonic seconds."""
+    """Collects steps; `stats` may be called by any thread.  Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class StepMeter:
         self._loss: float | None = None
 
     def step(self, loss: float, examples: int, staleness: int | None, dropped: int, now_s: float) -> None:
-        """Takes a step.  `staleness` in versions, None if its update was applied nowhere; `dropped` in buckets."""
+        """Adds a step.  `staleness` in versions, None if its update was applied nowhere; `dropped` in buckets."""
         with self._lock:
             self._dropped += dropped
             self._loss = loss
@@ -44,7 +44,7 @@ class StepMeter:
             self._forget(now_s)
 
     def skip(self) -> None:
-        """A batch was passed over."""
+        """Counts a batch that was skipped."""
         with self._lock:
             self._skipped += 1
 
@@ -54,7 +54,7 @@ class StepMeter:
         return self._dropped
 
     def stats(self, now_s: float, waiting: str = "") -> WorkerStats:
-        """The figures of now; `waiting` says why no step runs, if so."""
+        """The figures of now.  waiting: why no step runs; empty if one does."""
         with self._lock:
             self._forget(now_s)
             staleness = sorted(self._staleness)
@@ -88,8 +88,8 @@ def _percentile(ordered: list[int], share: float) -> int:
 class StepTimes:
     """The marks of one step, in seconds since 1970 by the clock of its worker; none is before the one above it.
 
-    wait: what the step waited for, GATE or ROUND.  waits: for that.  draws: a batch.  runs: the graph.
-    pulled, computed: within that run.  done: it has run.
+    wait: GATE or ROUND, the phase that starts at `waits`.  draws: start of drawing a batch.  runs: start of the graph.
+    pulled, computed: within that run.  done: end of the run.
     """
 
     wait: str
@@ -108,7 +108,7 @@ class StepTimes:
 
 
 def in_order(wait: str, *marks: float) -> StepTimes:
-    """Of marks that two clocks made, or one that was set: none before the one above it, none after the last."""
+    """Times from marks of two clocks, or of one that was set: none before the one above it, none after the last."""
     last, least, ordered = marks[-1], marks[0], []
     for mark in marks:
         least = max(least, min(mark, last))

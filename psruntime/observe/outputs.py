@@ -1,4 +1,4 @@
-"""Standard output and error of a process, which may go away: a closed pipe, a full disk, a reader that stops reading.
+"""Standard output and error of a process, which may fail: a closed pipe, a full disk, a reader that stops reading.
 
 Law: no write raises, and the exit code is that of the work.  Two things change with the outputs:
 
@@ -7,7 +7,8 @@ Law: no write raises, and the exit code is that of the work.  Two things change 
 - Standard output that could not be written, to a full disk for example, makes 0 a 1, with one line on standard error.
   Members of a job are excepted: their work is not on standard output (`never_block`).
 
-A process that must not wait for a reader (`never_block`) gives one STALL_S, and drops what comes until it reads again.
+A process that must not wait for a reader (`never_block`) waits for one for STALL_S, and drops writes until it reads
+again.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ STALL_S = 0.5  # for a reader that does not keep up; a fraction of any sensible 
 
 
 class Output:
-    """Writes bytes to a descriptor; any thread may.  `failure` is the first error that was not a reader's leaving.
+    """Writes bytes to a descriptor, from any thread.  `failure` is the first error but for a reader that is gone.
 
-    patient: waits for the reader as long as it takes; else `lost` counts the writes that were dropped.
+    patient: whether to wait for the reader without limit; else `lost` counts the writes that were dropped.
     """
 
     def __init__(self, descriptor: int, patient: bool = True) -> None:
@@ -41,8 +42,8 @@ class Output:
         self.patient = patient
         self.failure: OSError | None = None
         self.lost = 0
-        self._stalled = False  # whether the last write was dropped: the next one waits no more
-        self._cut_off = False  # whether a line was begun that has no end
+        self._stalled = False  # whether the last write was dropped: the next one does not wait
+        self._cut_off = False  # whether the last line has no end
         self._writing = threading.Lock()
 
     def write(self, data: bytes) -> bool:
@@ -60,7 +61,7 @@ class Output:
         return not left
 
     def _write(self, data: memoryview) -> int:
-        """How many bytes could not be written."""
+        """The number of bytes that could not be written."""
         whole = len(data)
         until_s = time.monotonic() + (0.0 if self._stalled else STALL_S)
         while data and self._has_room(until_s):
@@ -87,7 +88,7 @@ class Output:
 
 
 class _Raw(io.RawIOBase):
-    """The lowest layer of `sys.stdout` and `sys.stderr`; what could not be written counts as written."""
+    """The lowest layer of `sys.stdout` and `sys.stderr`; a write that failed counts as written."""
 
     def __init__(self, output: Output) -> None:
         self.output = output
@@ -157,7 +158,7 @@ def open_closed() -> None:
 
 
 def never_block(is_member: bool = True) -> None:
-    """From now on nothing in this process waits for a reader of its outputs, TensorFlow's own lines included.
+    """Makes all writes of this process to its outputs, those of TensorFlow included, not wait for a reader.
 
     is_member: of a job, so that a failure of standard output changes no exit code.
     """
@@ -173,7 +174,7 @@ def never_block(is_member: bool = True) -> None:
 def without_waiting(descriptor: int) -> int:
     """A new descriptor of the same output, whose writes fail where they would wait, if it is a pipe or a terminal.
 
-    It is opened anew: a duplicate would change the mode of all processes that share the output.
+    The output is opened again: a duplicate would change the mode of all processes that share it.
     """
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(kind) or os.isatty(descriptor):

@@ -1,8 +1,8 @@
-"""Writes the record of one worker's updates (records.py): JSON lines, and at the end Parquet if its name says so.
+"""Writes the record of one worker's updates (records.py): JSON lines, and at the end Parquet if its name ends so.
 
-A thread writes twice a second what was handed over, so a step waits for no disk, and of a process that is killed at
-most the last second is lost.  Parquet needs to know its end, so it is made of the lines when the worker ends: until
-then they stand in a file beside it, to which the next process of a worker that was killed adds.
+A thread writes the added updates twice a second, so a step waits for no disk, and a process that is killed loses at
+most the last second.  A Parquet file has a footer, so it is made from the lines when the worker ends: until then they
+are in a file beside it, to which the next process of a worker that was killed appends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from psruntime.observe.line_file import LineFile
 from psruntime.observe.records import PARQUET, UNFINISHED, Record, file_of, lines_of, require_parquet
 
 WRITE_S = 0.5
-CLOSE_S = 2.0  # for the disk to take what is left, when the process ends
+CLOSE_S = 2.0  # for the last write to the disk, when the process ends
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for each call
 ROW_GROUP = 50_000  # records of a Parquet file that are in memory at a time
 
@@ -45,15 +45,15 @@ class _Added(NamedTuple):
 class Recorder:
     """The record of one worker.  `add` may be called by one thread; `close` once, by another.
 
-    What cannot be written is lost, and nothing raises.  `log` has a line when that begins, and one with the count when
-    it ends, or the record is closed.
+    Updates that cannot be written are lost, and nothing raises.  `log` has a line at the first loss, and one with the
+    count at the next success, or when the record is closed.
 
     Raises:
         UsageError: the path leads to no file that can be written, or is to be Parquet and pyarrow is not installed.
     """
 
     def __init__(self, path: str, worker: int, job: JobConfig, log: Callable[..., None]) -> None:
-        """path: what --record says."""
+        """path: of --record."""
         self._worker, self._job = worker, job
         self.file = file_of(path, worker)
         self._is_parquet = self.file.endswith(PARQUET)
@@ -75,16 +75,16 @@ class Recorder:
         self._writer.start()
 
     def begin(self) -> None:
-        """The training begins, and with it the seconds that are counted."""
+        """Starts the clock of the training."""
         self._began_s = time.monotonic()
 
     def add(self, update: SentUpdate, mode: str = "", bound: int | None = None) -> None:
-        """Takes an update, which is written within a second.  mode, bound: of its step; by default those of the job."""
+        """Adds an update, which is written within a second.  mode, bound: of its step; by default those of the job."""
         rule = (mode, bound) if mode else (self._job.mode, self._job.bound)
         self._added.append(_Added(update, *rule, time.time(), time.monotonic() - self._began_s))
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes the remaining updates."""
         self._closed.set()
         self._writer.join(CLOSE_S)
         if self._writer.is_alive():
@@ -96,7 +96,7 @@ class Recorder:
         if self._is_parquet:
             try:
                 as_parquet(Path(self._lines), Path(self.file))
-            except Exception as error:  # noqa: BLE001 - whatever pyarrow raises, the lines are there still
+            except Exception as error:  # noqa: BLE001 - after any error of pyarrow the lines are still there
                 self._log("record_failed", path=self.file, reason=first_line(error))
 
     def _write_on(self) -> None:
@@ -120,26 +120,26 @@ class Recorder:
             self._lost = 0
 
     def _record(self, added: _Added) -> Record:
-        update, told = added.update, added.update.outcome
+        update, outcome = added.update, added.update.outcome
         return Record(
             worker=self._worker, push=update.push, view=update.view, global_step=update.global_step,
-            outcome=told.name, applied=told.applied, dropped=told.dropped, staleness=told.staleness,
-            weight=told.weight, loss=update.loss if math.isfinite(update.loss) else None, examples=update.examples,
+            outcome=outcome.name, applied=outcome.applied, dropped=outcome.dropped, staleness=outcome.staleness,
+            weight=outcome.weight, loss=update.loss if math.isfinite(update.loss) else None, examples=update.examples,
             waited_s=update.waited_s, time=added.time_s, train_s=added.train_s, mode=added.mode, bound=added.bound,
         )  # fmt: skip
 
 
 def line_of(record: Record) -> str:
-    """As it stands in the file."""
+    """The line of a record in the file."""
     data = {name: round(value, 6) if name.endswith(("time", "_s")) else value for name, value in vars(record).items()}
     return _encode(data) + "\n"
 
 
 def as_parquet(lines: Path, file: Path) -> None:
-    """Makes a Parquet file of the lines, which are gone then; those that it had before stay in it.
+    """Appends the lines to a Parquet file, and removes them.
 
     Raises:
-        OSError: it cannot be written; the lines are there still.
+        OSError: it cannot be written; the lines are still there.
         UsageError: pyarrow is not installed.
     """
     parquet = require_parquet(str(file))
@@ -153,14 +153,14 @@ def as_parquet(lines: Path, file: Path) -> None:
             with parquet.ParquetFile(file) as before:
                 for group in range(before.num_row_groups):
                     writer.write_table(before.read_row_group(group).cast(schema))
-        for chunk in _chunks(lines):
-            writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
+        for records in _row_groups(lines):
+            writer.write_table(pyarrow.Table.from_pylist(records, schema))
     os.replace(being_made, file)
     lines.unlink()
 
 
-def _chunks(lines: Path) -> Iterator[list[dict[str, Any]]]:
+def _row_groups(lines: Path) -> Iterator[list[dict[str, Any]]]:
     with lines.open(encoding="utf-8", errors="replace") as file:
         records = (asdict(record) for record in lines_of(lines, file))
-        while chunk := list(islice(records, ROW_GROUP)):
-            yield chunk
+        while some := list(islice(records, ROW_GROUP)):
+            yield some

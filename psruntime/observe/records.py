@@ -1,11 +1,11 @@
-"""The record of a worker's updates (--record), as whoever studies a training reads it.
+"""The record of a worker's updates (--record), for studies of a training.
 
     from psruntime.observe.records import read_records
 
-    records = read_records("runs/x.jsonl")  # what was given to --record: the files of all workers
+    records = read_records("runs/x.jsonl")  # the path of --record: the files of all workers
 
-One worker writes one file; `files_of` says which.  There is a record for every update that it sent, in the order in
-which it learned what became of them.
+One worker writes one file; `files_of` returns their paths.  There is a record for every update that it sent, in the
+order in which it received their outcomes.
 """
 
 from __future__ import annotations
@@ -30,28 +30,27 @@ UNFINISHED = ".jsonl"  # added to the name of a Parquet file while it grows
 
 @dataclass(frozen=True)
 class Record:
-    """One update of one worker; in mode sync what it added to one round.
+    """One update of one worker; in mode sync its contribution to one round.
 
     worker: its index.
-    push: number of the push; in mode async and bounded the worker's own, from 1 when its process began or came from
-        mode sync, in mode sync the attempt, which all workers count together.  One that a recovery repeated keeps its
-        number.
-    view: the ps that it went to, by the number of their table and a word for these processes; another one after a ps
+    push: number of the push; in mode async and bounded the worker's own, from 1 at the start of its process or after
+        mode sync; in mode sync the attempt, which all workers share.  A push that a recovery repeated keeps its number.
+    view: the ps that it was sent to, by the number of the view and a tag of these processes; another one after a ps
         was lost.
-    global_step: in mode async and bounded the global step that the worker read after its update, in which those of
-        others may be counted already: two records may have the same.  In mode sync the round, which leads to that step.
+    global_step: in mode async and bounded the global step that the worker read after its update, which may include
+        updates of others: two records may have the same.  In mode sync the round, which leads to that step.
     outcome: `applied`; `contributed` to a round; or why a ps refused it: `stale`, `fenced`, `repeated`, `not_finite`,
-        `void`, or `late` for its round.  docs/checkpoints.md says what each means.
-    applied, dropped: buckets that took it, and that did not.
-    staleness: versions, the largest over the buckets that took it; if none did, over those that found it stale.  None:
-        it was not measured.
-    weight: what --staleness-lr multiplied the learning rate by, the smallest over the buckets that took it: that of
-        `staleness`.  1 without the flag; None where no bucket took it.
+        `void`, or `late` for its round; see docs/checkpoints.md.
+    applied, dropped: buckets that applied it, and that did not.
+    staleness: versions, the largest over the buckets that applied it; if none did, over those that refused it as stale.
+        None: it was not measured.
+    weight: the factor of --staleness-lr on the learning rate, the smallest over the buckets that applied it: that of
+        `staleness`.  1 without the flag; None where no bucket applied it.
     loss: of its batch, before the update; None: it is not a finite number.
     examples: in its batch.
-    waited_s: seconds that the worker waited for others since its last record: at the gate of mode bounded, for its turn
-        in mode sync; 0 in mode async.
-    time: when the worker learned of it, in seconds since 1970, UTC.
+    waited_s: seconds that the worker waited for others since its last record: at the gate of mode bounded, for the
+        round in mode sync; 0 in mode async.
+    time: when the worker received the outcome, in seconds since 1970, UTC.
     train_s: the same, in seconds since this process had joined the job; its first update waits until the variables are
         ready.
     mode, bound: of the job; bound is None but in mode bounded.
@@ -76,20 +75,20 @@ class Record:
 
 
 _FIELDS = tuple(field.name for field in fields(Record))
-_ANY = "\0"  # where the index stands
+_ANY = "\0"  # in the place of the index
 _NEEDED = frozenset(field.name for field in fields(Record) if field.default is MISSING)
 
 
 def file_of(path: str, worker: int) -> str:
-    """Where worker `worker` writes what --record names: `{worker}` is its index; without it the index stands before
-    the ending, `x.jsonl` being `x-0.jsonl`; in a folder it is `worker-0.jsonl`."""
+    """The file of worker `worker` for the path of --record: `{worker}` is its index; without it the index is before
+    the suffix, so `x.jsonl` becomes `x-0.jsonl`; in a folder it is `worker-0.jsonl`."""
     return _named(path, str(worker))
 
 
 def files_of(path: str | Path) -> list[Path]:
-    """The one file of this name; or, of what was given to --record, those of all workers that there are.
+    """The one file of this name; or those of all workers, for a path of --record.
 
-    Of Parquet that is not finished, as the worker runs still or was killed, there are the lines.
+    For a Parquet file that is not finished, since the worker still runs or was killed, it is the file of its lines.
     """
     path = str(path)
     if found := _is_file(path):
@@ -104,8 +103,7 @@ def files_of(path: str | Path) -> list[Path]:
 def read_records(path: str | Path) -> list[Record]:
     """All records of one worker's file, or of all workers, by their time.
 
-    path: what was given to --record, or one file.  A line that was cut off, as the last one of a worker that was
-    killed, is passed over.
+    path: of --record, or one file.  A line that was cut off, as the last one of a worker that was killed, is skipped.
 
     Raises:
         UsageError: there is no such file, or it cannot be read, or it is no record.
@@ -118,16 +116,16 @@ def read_records(path: str | Path) -> list[Record]:
 
 
 def standing(records: Iterable[Record]) -> list[Record]:
-    """The updates that the newest variables hold, by time: what was refused is left out, and what was undone.
+    """The updates in the newest variables, by time, without those that were refused or undone.
 
-    records: of all workers.  When a ps was lost and all variables went back, the global step did, too, and a new view
-    began: what an earlier view has from the first global step of a later one on was undone.  In mode sync the last
-    record of a round counts, as an attempt may have been given up.  In mode async up to one update of each other worker
-    may be on the wrong side, because it was counted before its worker read the step.
+    records: of all workers.  When a ps is lost and all variables go back, so does the global step, and a new view
+    starts: records of an earlier view from the first global step of a later one on were undone.  In mode sync the last
+    record of a round counts, since an attempt may have been abandoned.  In mode async up to one update of each other
+    worker may be on the wrong side, because it was counted before its worker read the step.
     """
     by_time = sorted(records, key=lambda record: record.time)
     stands: list[Record] = []
-    first: dict[str, int] = {}  # view -> its first global step, as far as it was looked at
+    first: dict[str, int] = {}  # view -> its first global step, of the records so far
     for record in reversed(by_time):
         later = min((step for view, step in first.items() if view != record.view), default=None)  # than this view
         if record.outcome in (APPLIED_NAME, CONTRIBUTED) and (later is None or record.global_step < later):
@@ -162,7 +160,7 @@ def _read(file: Path) -> Iterator[Record]:
 
 
 def lines_of(file: Path, lines: Iterable[str]) -> Iterator[Record]:
-    """The records of whole lines; `file` is for the message of a UsageError, that they are none."""
+    """The records of whole lines.  Raises UsageError, which names `file`, if one is none."""
     for line in lines:
         with suppress(ValueError):
             data = json.loads(line)

@@ -32,7 +32,7 @@ def as_json(status: JobStatus, job: JobConfig) -> dict[str, Any]:
     for entry in data["members"]:
         stats = entry.get("worker_stats")
         if stats and stats["loss"] is not None and not math.isfinite(stats["loss"]):
-            stats["loss"] = None  # JSON knows no NaN
+            stats["loss"] = None  # JSON has no NaN
     data["job"] = asdict(job)
     data["ps"] = [m for m in data["members"] if m["role"] == Role.PS]
     data["workers"] = [m for m in data.pop("members") if m["role"] == Role.WORKER]
@@ -40,19 +40,19 @@ def as_json(status: JobStatus, job: JobConfig) -> dict[str, Any]:
 
 
 def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
-    """Phase, a table of the ps, a table of the workers.  What members said stands there as it is, without markup."""
+    """Phase, a table of the ps, a table of the workers.  Texts of members are shown as they are, without markup."""
     members = [table_of(role, status, job, status.members) for role in (Role.PS, Role.WORKER)]
     return Group(head_of(status, job), *members, *more_tables(status))
 
 
 def table_of(role: Role, status: JobStatus, job: JobConfig, members: Iterable[MemberStatus]) -> Table:
-    """Of the ps or of the workers among these members."""
+    """The table of the ps or of the workers among these members."""
     found = [m for m in members if m.role is role]
     return _ps_table(found) if role is Role.PS else _worker_table(found, mode_of(status, job), job)
 
 
 def more_tables(status: JobStatus) -> list[Table]:
-    """Traffic, dynamic tables, and who is gone."""
+    """Traffic, dynamic tables, and departures."""
     ps = [m for m in status.members if m.role is Role.PS]
     tables = [_traffic_table(ps, [m for m in status.members if m.role is Role.WORKER])]
     if any(m.ps_stats and m.ps_stats.row_counts for m in ps):
@@ -61,7 +61,7 @@ def more_tables(status: JobStatus) -> list[Table]:
 
 
 def head_of(status: JobStatus, job: JobConfig) -> Text:
-    """The phase with its reason, and what is true of the whole job."""
+    """The phase with its reason, and the figures of the whole job."""
     head = Text.assemble(
         (str(status.phase), "bold"),
         f"  {status.reason}\n",
@@ -90,7 +90,7 @@ def head_of(status: JobStatus, job: JobConfig) -> Text:
 
 
 def event_table(events: Sequence[tuple[float, str, str, str]]) -> Table:
-    """(seconds since 1970, what, of whom, why) of each event, the latest last."""
+    """(seconds since 1970, event, subject, reason) of each event, the latest last."""
     rows = table("at", "what", "who", "why")
     for at_s, kind, subject, reason in events:
         rows.add_row(datetime.fromtimestamp(at_s).strftime("%H:%M:%S"), kind, Text(subject), Text(reason))
@@ -98,7 +98,7 @@ def event_table(events: Sequence[tuple[float, str, str, str]]) -> Table:
 
 
 def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
-    """Global step, loss, examples/s and time left, or why nothing moves.  `steps_per_s` 0: not known."""
+    """Global step, loss, examples/s and time left, or why the job does not train.  `steps_per_s` 0: unknown."""
     workers = [m.worker_stats for m in status.members if m.worker_stats]
     losses = [w.loss for w in workers if w.loss is not None]
     parts = [f"{status.phase} step {status.global_step}{_of(job, '/')}"]
@@ -119,7 +119,7 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
 
 
 def steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
-    """What an operator has changed, and what is about to change."""
+    """An operator's changes in force, and those to come."""
     steering, settings = status.steering, status.steering.settings
     if schedule := job.mode_schedule:
         left = "left by control; psruntime control mode schedule follows it again"
@@ -145,7 +145,7 @@ def steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
 
 
 def mode_of(status: JobStatus, job: JobConfig) -> str:
-    """By which steps are taken now."""
+    """The mode of the steps now."""
     return status.steering.settings.mode or job.mode
 
 
@@ -212,7 +212,7 @@ def _worker_table(members: list[MemberStatus], mode: str, job: JobConfig) -> Tab
 
 
 def _traffic_table(ps: list[MemberStatus], workers: list[MemberStatus]) -> Table:
-    """What a ps moves in a second and which share of all that is; what a worker moves in a step."""
+    """The bytes of each ps per second and its share of all; those of each worker per step."""
     rows = table("traffic", "in", "out", "share", "tensors/step")
     for m in ps:
         rate = m.ps_traffic
@@ -228,7 +228,7 @@ def _traffic_table(ps: list[MemberStatus], workers: list[MemberStatus]) -> Table
 
 
 def _dynamic_table(ps: list[MemberStatus]) -> Table:
-    """Of each dynamic table: how many of its rows are taken, and what became of the rows of gradients."""
+    """Of each dynamic table: how many of its rows have an id, and the fates of the rows of gradients."""
     sums: dict[str, RowCounts] = {}
     for counts in (counts for m in ps if m.ps_stats for counts in m.ps_stats.row_counts):
         sums[counts.table] = sums[counts.table].plus(counts) if counts.table in sums else counts
@@ -239,7 +239,7 @@ def _dynamic_table(ps: list[MemberStatus]) -> Table:
 
 
 def _departure_table(departures: Sequence[Departure]) -> Table:
-    """Who went while the job was not over, the latest last."""
+    """The members that went while the job was not over, the latest last."""
     rows = table("gone", "since", "how", "why")
     for d in departures:
         how = "lost" if d.kind is None else f"left ({d.kind})"
@@ -248,9 +248,9 @@ def _departure_table(departures: Sequence[Departure]) -> Table:
 
 
 def _gpus(gpus: Sequence[GpuMemory]) -> str:
-    """Index of each GPU, and how much of its memory the worker holds."""
-    held = (f"{gpu.index}: {gpu.held_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB" for gpu in gpus)
-    return ", ".join(held) or UNKNOWN
+    """Index of each GPU, and the worker's part of its memory."""
+    texts = (f"{gpu.index}: {gpu.held_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB" for gpu in gpus)
+    return ", ".join(texts) or UNKNOWN
 
 
 def _moved(received: float, sent: float, of: str) -> tuple[str, str]:

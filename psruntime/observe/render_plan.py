@@ -1,4 +1,4 @@
-"""A plan for people: its buckets, what each ps holds, and the same for other numbers of ps."""
+"""A plan for people: its buckets, the content of each ps, and the same for other numbers of ps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _ps_table(found: PlanReport) -> Table:
 
 def _summary(found: PlanReport) -> str:
     return (
-        f"the fullest ps holds {found.balance:.2f} times its share; {found.tensors} tensors travel between a worker "
+        f"the fullest ps has {found.balance:.2f} times its share; {found.tensors} tensors travel between a worker "
         "and all ps in a step"
     )
 

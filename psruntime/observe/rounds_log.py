@@ -1,7 +1,7 @@
 """The rounds log: a file to which one line of JSON is added for every record, enough to repeat a sync training.
 
-A record that was cut off, by a full disk or a crash, stands alone on its line; readers pass over it, and see by the
-number of the next one that it is missing.
+A record that was cut off, by a full disk or a crash, stays on a line of its own; readers skip it, and see by the number
+of the next one that it is missing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from psruntime.observe.line_file import LineFile
 class RoundsLog:
     """Appends to `path`; a record is with the operating system when `write` returns.
 
-    A record that cannot be written is lost, and nothing raises.  `log` has a line when that begins, and one with the
-    count when it ends, or the log is closed.
+    A record that cannot be written is lost, and nothing raises.  `log` has a line at the first loss, and one with the
+    count at the next success, or when the log is closed.
 
     Raises:
         UsageError: the path leads to no file that can be written.
@@ -76,10 +76,9 @@ def records_of(path: str | Path) -> list[dict[str, Any]]:
 
 
 def rounds_of(path: str | Path) -> list[dict[str, Any]]:
-    """The applied rounds that the last variables hold, in order: what a return to an older state undid is left out.
+    """The applied rounds in the last variables, in order, without those that a return to an older state undid.
 
-    Not each global step has one: not those of another mode.  Each has what decides its bits from the `prepared` before
-    it.
+    Global steps of other modes have none.  Each round has the facts that decide its bits of the `prepared` before it.
 
     Raises:
         UsageError: the file cannot be read, is no rounds log, or has no round.

@@ -1,4 +1,4 @@
-"""Tables of the terminal, all alike."""
+"""Tables of the terminal, all in one style."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LEFT = ("address", "waiting for", "variables", "how", "why", "what", "who")  # c
 
 
 def table(*columns: str) -> Table:
-    """Without rows yet; the first column is the row's name."""
+    """A table without rows yet; the first column is the row's name."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for i, column in enumerate(columns):
         made.add_column(column, justify="left" if i == 0 or column in LEFT else "right")
@@ -16,7 +16,7 @@ def table(*columns: str) -> Table:
 
 
 def bytes_text(count: float) -> str:
-    """With a decimal unit: 12.3 MB."""
+    """A number of bytes with a decimal unit: 12.3 MB."""
     size, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:

@@ -1,10 +1,10 @@
-"""How many bytes the connections of this process have moved, as the kernel counts them: TensorFlow does not tell.
+"""The bytes that the connections of this process have moved, by the kernel's counts: TensorFlow has none.
 
-Linux keeps for each TCP socket what the other side has acknowledged and what was received (linux/tcp.h, struct
-tcp_info); a process may ask for its own (network/connections.py).
+Linux counts for each TCP socket the bytes that the other side has acknowledged and those received (linux/tcp.h, struct
+tcp_info); a process may read those of its own (network/connections.py).
 
-What a connection moved after the last look at it, before it was closed, is not in the sums: they are never too large.
-Opening and closing one counts as a byte.  What is on its way, or sent again, does not count as sent.
+Bytes between the last look at a connection and its close are not in the sums: they are never too large.
+Opening and closing one counts as a byte.  Bytes that are not acknowledged, or sent again, do not count as sent.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class TrafficMeter:
         self._known: dict[int, Connection] = {}  # by inode, of sockets that were there at the last look
         self._last: dict[int, BytesMoved] = {}  # the same, of those that count
         self._sent = self._received = 0
-        self._tells = False  # some sandboxes have the fields, and leave them empty
+        self._is_counted = False  # some sandboxes have the fields, and leave them empty
 
     def moved(self) -> BytesMoved | None:
-        """What they have moved until now; None where the kernel does not tell, or nothing has moved yet at all."""
+        """The bytes that they have moved until now; None where the kernel has no counts, or nothing has moved yet."""
         with self._lock:
             try:
                 found = self._look()
             except (OSError, AttributeError, struct.error):  # no Linux, no /proc, or too old
                 return None
-            if not self._tells:
+            if not self._is_counted:
                 return None
             for inode, now in found.items():
                 last = self._last.get(inode, BytesMoved())
@@ -52,7 +52,7 @@ class TrafficMeter:
             return BytesMoved(self._sent, self._received)
 
     def _look(self) -> dict[int, BytesMoved]:
-        """What each connection that counts has moved, by inode."""
+        """The bytes of each connection that counts, by inode."""
         known: dict[int, Connection] = {}
         moved: dict[int, BytesMoved] = {}
         sockets = connections.descriptors()
@@ -64,14 +64,14 @@ class TrafficMeter:
                 known[at.inode], moved[at.inode] = read
         here = {at.inode for at in sockets}
         self._known, self._last = known, {inode: last for inode, last in self._last.items() if inode in here}
-        self._tells |= any(each.received for each in moved.values())
+        self._is_counted |= any(each.received for each in moved.values())
         ends = set(known.values())
         within = {each for each in ends if Connection(each.remote, each.local) in ends}
         return {inode: m for inode, m in moved.items() if known[inode] not in within and self._counts(known[inode])}
 
 
 def _read(at: Descriptor, known: Connection | None) -> tuple[Connection, BytesMoved] | None:
-    """What this socket connects, and has moved; None if it is no TCP connection, or is not there any more.
+    """The connection of this socket, and its bytes; None if it is no TCP connection, or is not there any more.
 
     Raises:
         AttributeError, struct.error: the system does not count bytes.

@@ -1,4 +1,4 @@
-"""A job on a terminal that stays at it: what happened first, then as much of the tables as there is room for."""
+"""A job on a terminal that is refreshed: its events, then as much of the tables as there is room for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import JobStatus, MemberStatus
 from psruntime.observe.render import event_table, head_of, more_tables, table_of
 
-Event = tuple[float, str, str, str]  # as event_table takes it
+Event = tuple[float, str, str, str]  # as in event_table
 Part = Callable[[int], Sequence[RenderableType]]  # with that many of its rows
 
 
@@ -28,8 +28,8 @@ def watched(
     """The lines `first`, the head, the events, then the tables.
 
     waiting: indices of the workers that do not step now.
-    room: what is shown has no more lines than it.  The ps come first, then the workers that wait or are silent, then
-    the others, and a line tells how many of them are left; then each other table that fits.  None: all is shown.
+    room: the most lines.  The ps are first, then the workers that wait or are silent, then the others, and a line with
+    the number of those that are left out; then each other table that fits.  None: all is shown.
     """
     workers = [member for member in status.members if member.role is Role.WORKER]
     ps = [member for member in status.members if member.role is Role.PS]

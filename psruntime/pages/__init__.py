@@ -1,1 +1,1 @@
-"""The pages of the dashboard, by Bokeh: each shows what a history of a job holds."""
+"""The pages of the dashboard, by Bokeh: each shows a part of a job's history."""

@@ -1,4 +1,4 @@
-"""The cluster: each process and its state, who waits for whom and why, leases, and what each link moves."""
+"""The cluster: each process and its state, which workers wait for which and why, leases, and traffic of the links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMED = 8  # workers that are named where more wait for the same
 
 def cluster_page() -> Page:
     squares = _Squares()
-    waiting = Lines("workers", "number", "wait for", empty="nobody")
+    waiting = Lines("workers", "number", "wait for", empty="none")
     ps = Table(
         [Column("ps", 50), Column("state", 60, True), Column("address", 170, True), Column("lease left, s", 90),
          Column("received/s", 90), Column("sent/s", 90), Column("share", 60), Column("incarnation", 140, True)],
@@ -57,7 +57,7 @@ def cluster_page() -> Page:
         [
             Card(
                 "processes", "Processes", "A square for each, ps first, then the workers by index; the chief has a "
-                "border. Silent: not heard for half a lease; lost: nobody has its index yet.",
+                "border. Silent: no heartbeat for half a lease; lost: its index has no process yet.",
                 squares.figure, wide=True,
             ),
             Card("waiting", "Who waits for whom", "Workers that do not step now, by the reason.", waiting.model),
@@ -79,7 +79,7 @@ def state_of(member: MemberStatus, lease_s: float, waiting: Collection[int]) -> 
 
 
 def waits_of(waiting: Mapping[int, str]) -> list[tuple[str, int, str]]:
-    """(workers, how many, what for), the most first."""
+    """(workers, their number, the reason), the most first."""
     by_reason: defaultdict[str, list[int]] = defaultdict(list)
     for index, why in waiting.items():
         by_reason[why].append(index)
@@ -133,10 +133,10 @@ class _Squares:
         places += [(first_row + i // row, i % row) for i in range(count - len(ps))]
         self.figure.x_range.end = row - 0.4
         reasons = ["-" if m.ps_stats else waiting.get(m.index, "-") for m in members]
-        everybody: list[MemberStatus | Departure] = [*members, *lost]
+        shown: list[MemberStatus | Departure] = [*members, *lost]
         replace_data(self.source, {
             "x": [x for _, x in places], "y": [-y for y, _ in places],
-            "process": [f"{each.role} {each.index}" for each in everybody],
+            "process": [f"{each.role} {each.index}" for each in shown],
             "state": [*(state_of(m, lease_s, waiting) for m in members), *("lost" for _ in lost)],
             "border": [*(3 if m.chief else 0 for m in members), *(0 for _ in lost)],
             "silent": [*(m.silent_s for m in members), *(each.ago_s for each in lost)],

@@ -1,4 +1,4 @@
-"""How charts and pages look, by Bokeh (BSD-3-Clause): colours, figures, the style of a page.
+"""The style of charts and pages, by Bokeh (BSD-3-Clause): colours, figures, the style sheet of a page.
 
 Backgrounds are transparent and texts of a middle grey, so that a page may be light or dark.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from psruntime.errors import UsageError
 
-# After Okabe and Ito, Color universal design, 2008, told apart with any colour vision; seen on white and on black.
+# After Okabe and Ito, Color universal design, 2008: distinct with any colour vision; visible on white and on black.
 COLOURS = ("#2a86d8", "#e69f00", "#00a37a", "#d86fa8", "#8468d6", "#d55e00", "#7d8a2e")
 GREY, GRID = "#7b8491", "#8a93a055"
 HEIGHT = 300  # pixels, of a figure
@@ -34,7 +34,7 @@ h1 { font-size: 24px; margin: 0 0 4px } h2 { font-size: 16px; margin: 0 } p { ma
 
 
 def require_bokeh(command: str) -> None:
-    """Raises UsageError unless Bokeh is installed; it comes with the extra that is called as the command."""
+    """Raises UsageError unless Bokeh is installed; it is in the extra of the command's name."""
     try:
         import bokeh.plotting  # noqa: F401
     except ImportError as error:
@@ -46,7 +46,7 @@ def colour_of(number: int) -> str:
 
 
 def figure(height: int = HEIGHT, **more: Any) -> Any:
-    """As wide as its place; more: what Bokeh's figure takes."""
+    """A figure as wide as its container; more: arguments of Bokeh's figure."""
     from bokeh import plotting
 
     made = plotting.figure(

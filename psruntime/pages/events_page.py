@@ -1,4 +1,4 @@
-"""What happened to the job, with the reasons that the coordinator gives."""
+"""The events of the job, with the coordinator's reasons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psruntime.pages.tables import Lines
 
 def events_page() -> Page:
     events = Lines("at", "what", "who", "why")
-    gone = Lines("since", "who", "how", "why", empty="nobody")
+    gone = Lines("since", "who", "how", "why", empty="none")
 
     def show(history: History) -> None:
         events.show([(time_text(e.at_s), e.kind, e.subject, e.reason) for e in reversed(history.events)])
@@ -24,7 +24,7 @@ def events_page() -> Page:
         [
             Card("events", "Events", "The latest first, since this dashboard looks; ps 0's log has all of them.",
                  events.model, wide=True),
-            Card("gone", "Who is gone", "As the coordinator knows, also from before.", gone.model, wide=True),
+            Card("gone", "Who is gone", "The coordinator's list, also from before.", gone.model, wide=True),
         ],
         show,
     )  # fmt: skip

@@ -20,7 +20,7 @@ Value = Callable[[Sample], float]
 
 
 class Curves:
-    """A figure that is given each sample once: a line for each (name, value); band: (least, most), filled between."""
+    """A figure of samples: a line for each (name, value); band: (least, most), filled between."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Curves:
         from_zero: bool = True,
         as_it_is: bool = False,
     ) -> None:
-        """as_it_is: the numbers of the y axis have all their digits, however small they are."""
+        """as_it_is: whether the numbers of the y axis have all their digits, also small ones."""
         from bokeh.models import ColumnDataSource, HoverTool
 
         self._values = dict(lines)
@@ -54,7 +54,7 @@ class Curves:
         self.figure.add_tools(hover)
 
     def show(self, history: History) -> None:
-        """Adds the samples that are new; begins anew with another job.  Lines end where the coordinator was away."""
+        """Adds new samples; clears those of another job.  Lines have a gap where the coordinator did not answer."""
         if self._generation != history.generation:
             self._generation, self._seen_s = history.generation, 0.0
             self.source.data = {name: [] for name in self.source.data}
@@ -75,7 +75,7 @@ def _add(data: dict[str, list[float]], time: float, values: dict[str, float]) ->
 
 
 def new_samples(history: History, seen_s: float) -> list[Sample]:
-    """Those after `seen_s`."""
+    """The samples after `seen_s`."""
     found: list[Sample] = []
     for sample in reversed(history.samples):
         if sample.at_s <= seen_s:
@@ -85,7 +85,7 @@ def new_samples(history: History, seen_s: float) -> list[Sample]:
 
 
 def milliseconds(sample: Sample) -> float:
-    """Of its time, since 1970, as this machine's clock shows it: a browser draws times as they are."""
+    """Its time since 1970, shifted to the local time of this machine: a browser draws times as they are."""
     offset = datetime.fromtimestamp(sample.at_s).astimezone().utcoffset()
     return 1000 * (sample.at_s + (offset.total_seconds() if offset else 0.0))
 
@@ -108,7 +108,7 @@ def time_figure(y_label: str, number: str, from_zero: bool) -> Any:
 
 
 def soften_legend(made: Any) -> None:
-    """Above the figure, in the colours of the page."""
+    """Places the legend above the figure, in the colours of the page."""
     for legend in made.legend:
         legend.background_fill_alpha = 0.0
         legend.border_line_alpha = 0.0
@@ -120,10 +120,10 @@ def soften_legend(made: Any) -> None:
 
 
 class Strip:
-    """One narrow bar for each process, beside each other, so that hundreds fit; its numbers are in the tooltip.
+    """One narrow bar for each process, side by side, so that hundreds fit; its numbers are in the tooltip.
 
     The bars of a process are drawn over each other in the order of `bars` (name -> colour's number), or on top of each
-    other if `stacked`; of those in `down` the values go down.
+    other if `stacked`; those in `down` point down.
     """
 
     def __init__(

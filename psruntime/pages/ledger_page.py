@@ -1,4 +1,4 @@
-"""The ledger: what became of every update, on each ps, and the accounts of the workers."""
+"""The ledger: the fates of all updates, on each ps, and the accounts of the workers."""
 
 from __future__ import annotations
 

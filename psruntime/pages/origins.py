@@ -1,7 +1,7 @@
-"""Under which names a browser may open the dashboard, as Bokeh compares them with what a browser says (its Origin).
+"""The names under which a browser may open the dashboard, as Bokeh compares them with the Origin of a browser.
 
-Bokeh takes an Origin without a port, so one with the default port of http or https, for `HOST:80`; an IPv6 address it
-takes as it is.
+Bokeh reads an Origin without a port, that is with the default port of http or https, as `HOST:80`; it reads an IPv6
+address as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ORIGIN = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]
 
 
 def origins_of(host: str, port: int, more: Sequence[str] = ()) -> list[str]:
-    """Those of a dashboard that listens at `host:port`, as far as they are known here, and those of `more`."""
+    """The origins of a dashboard at `host:port`, as far as they are known here, and those of `more`."""
     if host in LOOPBACK:
         names = [*NAMED_LOOPBACK]
     elif host.strip("[]") in EVERYWHERE:
@@ -37,7 +37,7 @@ def origins_of(host: str, port: int, more: Sequence[str] = ()) -> list[str]:
 
 
 def given_origins(text: str) -> list[str]:
-    """Of `HOST`, which has the default port of its scheme, or `HOST:PORT`.
+    """The origins of `HOST`, which has the default port of its scheme, or `HOST:PORT`.
 
     Raises:
         UsageError: it is neither.
@@ -46,17 +46,17 @@ def given_origins(text: str) -> list[str]:
     port = int(found["port"] or 80) if found else 0
     if not found or not 0 < port <= 65535:
         raise UsageError(f"--allow-websocket-origin '{text}' is not HOST or HOST:PORT, for example dash.example.com")
-    defaults = [_origin(found["host"], 80)] if port == 443 else []  # https says no port, http says this one
+    defaults = [_origin(found["host"], 80)] if port == 443 else []  # https has no port then, http has
     return [*defaults, _origin(found["host"], port)]
 
 
 def bracketed(host: str) -> str:
-    """As it stands in an address with a port."""
+    """The host as in an address with a port."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def own_addresses() -> list[str]:
-    """Of this machine's network interfaces, as far as the system tells."""
+    """The addresses of this machine's network interfaces, as far as the system lists them."""
     return list(dict.fromkeys(_own_addresses()))
 
 
@@ -64,8 +64,8 @@ def _own_addresses() -> Iterator[str]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # one without an IPv4 address
-                told = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                yield socket.inet_ntoa(told[20:24])
+                found = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                yield socket.inet_ntoa(found[20:24])
     with contextlib.suppress(OSError), open("/proc/net/if_inet6") as table:  # without IPv6 there is none
         for line in table:
             address = ipaddress.IPv6Address(int(line.split()[0], 16))

@@ -1,4 +1,4 @@
-"""What a page of the dashboard is: cards with a figure or a table each, below a head that all pages share."""
+"""A page of the dashboard: cards with a figure or a table each, below a head that all pages share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Page:
-    """show: brings the models of the cards up to date."""
+    """show: updates the models of the cards."""
 
     cards: Sequence[Card]
     show: Callable[[History], None]
@@ -45,7 +45,7 @@ class PageKind:
 
 
 class Head:
-    """The lines at the top of every page: what the job does, and how old that is.
+    """The lines at the top of every page: the state of the job, and its age.
 
     The tags of its model are the time of the status that is shown, in seconds since 1970, for programs.
     """
@@ -61,7 +61,7 @@ class Head:
 
 
 def head_html(history: History) -> str:
-    """What members and the coordinator said stands there as it is, without markup."""
+    """The HTML of the head.  Texts of members and the coordinator are shown as they are, without markup."""
     status, job = history.status, history.job
     gone = history.gone_since_s
     warning = ""
@@ -79,20 +79,20 @@ def head_html(history: History) -> str:
         f"view {status.view.number}", f"global step {status.global_step:,}{limit}",
         f"{len(history.ps)} of {job.ps} ps", f"{len(history.workers)} workers", f"as of {time_text(history.at_s)}",
     ]  # fmt: skip
-    told = "".join(f"<span>{escape(fact)}</span>" for fact in facts)
+    listed = "".join(f"<span>{escape(fact)}</span>" for fact in facts)
     more = "".join(f"<p>{escape(line)}</p>" for line in steered(status, job))
     kind = PHASE_COLOURS.get(status.phase, "change")
     phase = f'<b class="phase {kind}">{escape(str(status.phase))}</b> {escape(status.reason)}'
-    return f'{warning}<p>{phase}</p><p class="facts">{told}</p>{more}'
+    return f'{warning}<p>{phase}</p><p class="facts">{listed}</p>{more}'
 
 
 def time_text(at_s: float) -> str:
-    """The time of day at which this machine was then."""
+    """The time of day in this machine's time zone."""
     return datetime.fromtimestamp(at_s).strftime("%H:%M:%S")
 
 
 def template_of(kinds: Sequence[PageKind]) -> str:
-    """For Jinja, with the variables `page` (a PageKind), `cards`, `theme`, `query` and `style`."""
+    """The template for Jinja, with the variables `page` (a PageKind), `cards`, `theme`, `query` and `style`."""
     links = "".join(
         f'<a href="/{kind.slug}{{{{ query }}}}"{{% if page.slug == "{kind.slug}" %}} aria-current="page"{{% endif %}}>'
         f"{kind.title}</a>"

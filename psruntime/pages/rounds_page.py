@@ -1,4 +1,4 @@
-"""Rounds, and who is late: for whom the others wait, in mode sync and in mode bounded."""
+"""Rounds, and late workers: those that the others wait for, in mode sync and in mode bounded."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def rounds_page() -> Page:
 
 
 def facts_of(history: History, late: dict[int, float]) -> list[tuple[str, str]]:
-    """(what, what it is now)."""
+    """(name, value now)."""
     status, job = history.status, history.job
     if status is None or job is None:
         return []
     sync = mode_of(status, job) == "sync"
     now = history.samples[-1]
     latest = max(late, key=lambda index: late[index], default=None)
-    said = "nobody" if latest is None or not late[latest] else f"worker {latest}, {late[latest]:.0%} of the looks"
+    slowest = "none" if latest is None or not late[latest] else f"worker {latest}, {late[latest]:.0%} of the looks"
     return [
         ("rounds that closed" if sync else "global step", f"{status.global_step:,}"),
         ("per second", f"{now.steps_per_s:,.1f}"),
         ("waiting now", f"{now.waiting} of {now.workers} workers"),
-        ("most often waited for", said),
-        ("as the coordinator says", status.reason),
+        ("most often waited for", slowest),
+        ("the coordinator's reason", status.reason),
     ]

@@ -1,6 +1,6 @@
-"""The dashboard's server: one history for all browsers, whose pages are told when there is something new.
+"""The dashboard's server: one history for all browsers, whose pages are updated when there is a new status.
 
-Everything here belongs to the thread of one event loop; `hear` and `miss` may be called by any other.
+Everything here belongs to the thread of one event loop; `on_answer` and `on_failure` may be called by any other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS = (
     PageKind("ps", "Memory and traffic", ps_page),
     PageKind("events", "Events", events_page),
 )
-PING_S = 300.0  # a browser that has not answered a ping for so long is let go; a phone may sleep for minutes
+PING_S = 300.0  # a browser that has not answered a ping for so long is disconnected; a phone may sleep for minutes
 
 
 class Dashboard:
@@ -55,11 +55,11 @@ class Dashboard:
         from bokeh.application.handlers import FunctionHandler
         from bokeh.server.server import Server
 
-        logging.getLogger("bokeh").setLevel(logging.ERROR)  # that a browser has gone is no news
+        logging.getLogger("bokeh").setLevel(logging.ERROR)  # it would warn of every browser that is closed
         self.history = History()
         self._loop = loop
-        self._open: dict[Any, tuple[Head, Page]] = {}  # document of a browser -> what it shows
-        self._to_show: set[Any] = set()  # documents that will be shown what is new as soon as they can take it
+        self._open: dict[Any, tuple[Head, Page]] = {}  # document of a browser -> its content
+        self._to_show: set[Any] = set()  # documents that get the latest status as soon as their browser is ready
         self._template = template_of(KINDS)
         applications = {f"/{kind.slug}": Application(FunctionHandler(self._maker(kind))) for kind in KINDS}
         bare = host.strip("[]")
@@ -80,19 +80,19 @@ class Dashboard:
         self.url = f"http://{shown}:{self.port}/"
 
     def start(self) -> None:
-        """Serves once the loop runs."""
+        """Starts to serve once the loop runs."""
         self._server.start()
 
     def close(self) -> None:
-        """Serves no more.  May be called before or after the loop has run."""
+        """Stops serving.  May be called before or after the loop has run."""
         self._server.stop(wait=False)
 
-    def hear(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
-        """The coordinator has answered.  From any thread."""
+    def on_answer(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
+        """Adds an answer of the coordinator.  From any thread."""
         self._loop.add_callback(self._changed, lambda: self.history.observe(status, job, at_s))
 
-    def miss(self, reason: str, at_s: float) -> None:
-        """It has not.  From any thread."""
+    def on_failure(self, reason: str, at_s: float) -> None:
+        """Notes that it has not answered.  From any thread."""
         self._loop.add_callback(self._changed, lambda: self.history.missed(reason, at_s))
 
     @property
@@ -101,7 +101,7 @@ class Dashboard:
         return len(self._open)
 
     def _changed(self, change: Any) -> None:
-        """A document whose browser still reads the last look gets the latest when it has done so."""
+        """Updates all documents; one whose browser still reads the last status gets the latest afterwards."""
         change()
         for document in self._open.keys() - self._to_show:
             self._to_show.add(document)
@@ -140,14 +140,14 @@ class Dashboard:
 
 
 def _theme_of(document: Any) -> str:
-    """What the address asks for; empty: as the browser prefers."""
+    """The theme that the address asks for; empty: as the browser prefers."""
     request = document.session_context.request if document.session_context else None
     asked = request.arguments.get("theme", [b""])[0].decode("ascii", "replace") if request else ""
     return asked if asked in THEMES else ""
 
 
 def _listen(host: str, bare: str, port: int) -> socket.socket:
-    """A socket that listens there, which says whether it can be had."""
+    """A socket that listens there; fails if the address is not available."""
     family = socket.AF_INET6 if ":" in bare else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:

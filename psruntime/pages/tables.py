@@ -1,4 +1,4 @@
-"""Tables of a page: they draw only the rows that can be seen, so hundreds cost what a few do; and lines of text."""
+"""Tables of a page, which draw only the rows in sight, so hundreds cost as much as a few; and lines of text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_LINES = 200
 
 @dataclass(frozen=True)
 class Column:
-    """width: pixels at least.  words: a text, which stands left; else a number, which stands right."""
+    """width: pixels at least.  words: whether it has texts, aligned left, instead of numbers, aligned right."""
 
     name: str
     width: int = 80
@@ -46,16 +46,16 @@ class Table:
         data = {name: list(values) for name, values in zip(names, by_column, strict=True)}
         if replace_data(self.source, data):
             self._shown += 1
-            self.model.view.tags = [self._shown]  # a grid draws anew when its view changes, not when its data do
+            self.model.view.tags = [self._shown]  # a grid is redrawn when its view changes, not when its data do
         height = _height(len(rows))
         if self.model.height != height:
             self.model.height = height
 
 
 def replace_data(source: Any, data: dict[str, list[Any]]) -> bool:
-    """The data of a source from now on; where there are as many rows as before, only what has changed is sent.
+    """Replaces the data of a source; with as many rows as before, only the changes are sent.
 
-    Returns whether anything has.
+    Returns whether anything has changed.
     """
     patches = _patches(source.data, data)
     if patches is None:
@@ -66,7 +66,7 @@ def replace_data(source: Any, data: dict[str, list[Any]]) -> bool:
 
 
 def _patches(before: Mapping[str, Any], now: Mapping[str, list[Any]]) -> dict[str, list[tuple[int, Any]]] | None:
-    """What has changed, as Bokeh's sources take it; None: the number of rows has."""
+    """The changes in the form of Bokeh's sources; None if the number of rows has changed."""
     if any(len(before[name]) != len(values) for name, values in now.items()):
         return None
     changes = {name: _changes(before[name], values) for name, values in now.items()}
@@ -108,7 +108,7 @@ _STYLE = """
 class Lines:
     """A short table of text, for reasons, which may be long: lines break where the screen ends.
 
-    The first MOST_LINES rows are shown; what members said stands there as it is, without markup.
+    The first MOST_LINES rows are shown; texts of members are shown as they are, without markup.
     """
 
     def __init__(self, *columns: str, empty: str = "nothing") -> None:

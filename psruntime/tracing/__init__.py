@@ -1,1 +1,1 @@
-"""What the processes of a job did during some steps, on one clock: recorded, joined, and read again."""
+"""Traces: the work of a job's processes during some steps, on one clock, recorded, joined and read."""

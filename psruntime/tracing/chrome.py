@@ -1,7 +1,7 @@
 """A trace in the JSON format of Chrome's trace viewer, which Perfetto opens too.
 
 The format: Nat Duca and Dan Sinclair, "Trace Event Format", 2016.  A process of it is a task of the job, a thread is a
-lane: of a worker the steps and then the operations, of a ps what it does for each worker.
+lane: of a worker the steps and then the operations, of a ps its work for each worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from psruntime.tracing.spans import PHASE, STEP, Span, lanes
 
 @dataclass(frozen=True)
 class Trace:
-    """steps: FIRST:LAST.  modes: of the steps.  off_by_s: how far apart two clocks may be.  left_out: spans."""
+    """steps: FIRST:LAST.  modes: of the steps.  off_by_s: the error of clocks.  left_out: number of spans."""
 
     steps: str
     modes: list[str]
@@ -81,7 +81,7 @@ def read_trace(path: str) -> Trace:
 
 
 def _nesting(event: dict[str, Any]) -> tuple[Any, ...]:
-    """A step before its phases."""
+    """Sort key: a step before its phases."""
     return event["pid"], event["tid"], event["ts"], -event["dur"]
 
 
@@ -118,7 +118,7 @@ def _thread(span: Span) -> tuple[int, str]:
 
 
 def _order(task: str) -> int:
-    """Workers first, by index."""
+    """Sort key: workers first, by index."""
     role, index = task.split()
     return int(index) + (1 << 20 if role == "ps" else 0)
 

@@ -1,4 +1,4 @@
-"""Where the parts of a trace lie, and the file that they are joined to."""
+"""The folder of the parts of a trace, and the file that they are joined to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ APART_S = 600.0  # between parts of one run, at most
 
 
 class Joined(NamedTuple):
-    """workers: of how many there are steps in the file; 0: it stays as it was.  failures: parts that are left out."""
+    """workers: the number of those with steps in the file; 0: it is unchanged.  failures: parts that are left out."""
 
     workers: int
     failures: list[str]
@@ -29,7 +29,7 @@ class TraceFolder:
         self._joined: dict[str, int] = {}
 
     def update(self) -> Joined:
-        """Writes the file anew if there are parts that it has not.
+        """Writes the file again if there are parts that it has not.
 
         Parts that end ten minutes before all later ones begin are of an earlier run of the job, and left out.
 

@@ -1,4 +1,4 @@
-"""The parts of a trace, as files: steps of one worker, and what the ps did for them, on the clock of ps 0.
+"""The parts of a trace, as files: steps of one worker, and the work of the ps for them, on the clock of ps 0.
 
 A line for the head of a part, and a line for each span, so that many parts are joined one line at a time.
 """
@@ -28,7 +28,7 @@ class BadPartError(PsRuntimeError):
 
 @dataclass(frozen=True)
 class Head:
-    """worker: its index.  mode: in which the steps were.  off_by_s: how far apart its clocks may be of that of ps 0.
+    """worker: its index.  mode: of the steps.  off_by_s: the error of its clocks against that of ps 0.
 
     begin_s, end_s: of all spans, since 1970.  left_out: spans too short to keep.
     """
@@ -77,7 +77,7 @@ def spans_of(path: str) -> list[Span]:
 
 @contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """A new file beside `path`, which takes its place at the end: whoever reads has the old one or the new one."""
+    """A new file beside `path`, which replaces it at the end, so that a reader has the old one or the new one."""
     handle, new = tempfile.mkstemp(prefix=".", suffix=".new", dir=os.path.dirname(path))
     os.close(handle)
     try:

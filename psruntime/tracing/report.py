@@ -1,4 +1,4 @@
-"""Where the time of a step goes, by a trace: of each worker its phases, of each ps what it did."""
+"""The time of a step, by a trace: each worker's phases, each ps's work."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from psruntime.observe.meter import GATE, PHASES, ROUND
 from psruntime.tracing.spans import APPLY, MUTEX, PHASE, READ, STEP, TRANSFER, Span
 
 PS_KINDS = (READ, APPLY, MUTEX, TRANSFER)
-WORTH_TELLING = 0.1  # of a step, what waiting has to take at least
-MUCH_LESS = 0.5  # of what another waits
+NOTABLE = 0.1  # of a step, the least part of waiting that is reported
+MUCH_LESS = 0.5  # of the time that another worker waits
 
 
 @dataclass(frozen=True)
 class WorkerTime:
-    """Of one worker: how many steps, the mean of one in s, and of that each phase."""
+    """Of one worker: the number of steps, the mean time of one in s, and of that each phase."""
 
     worker: int
     steps: int
@@ -25,13 +25,13 @@ class WorkerTime:
 
     @property
     def waiting(self) -> float:
-        """The share of a step that it waits for others."""
+        """The fraction of a step that it waits for others."""
         return sum(self.phases.get(phase, 0.0) for phase in (GATE, ROUND)) / self.step_s if self.step_s else 0.0
 
 
 @dataclass(frozen=True)
 class PsTime:
-    """Of one ps, by a step of a worker: the time in s that it spent on each kind of work, some of it at a time."""
+    """Of one ps, per step of a worker: the time in s of each kind of work, of which several may run at a time."""
 
     ps: int
     kinds: dict[str, float]
@@ -39,7 +39,7 @@ class PsTime:
 
 @dataclass(frozen=True)
 class Report:
-    """waited_for: the worker that waits much less than another, which therefore waits for it; None: there is none."""
+    """waited_for: the worker that waits much less than another, which therefore waits for it; None without one."""
 
     workers: list[WorkerTime]
     ps: list[PsTime]
@@ -64,7 +64,7 @@ def report_of(spans: Iterable[Span]) -> Report:
 
 
 def busy_s(spans: Iterable[Span]) -> float:
-    """Seconds in which at least one of them was under way."""
+    """Seconds in which at least one of them ran."""
     total, until = 0.0, float("-inf")
     for span in sorted(spans, key=lambda span: span.begin_s):
         total += max(0.0, span.end_s - max(until, span.begin_s))
@@ -84,7 +84,7 @@ def _worker_time(worker: int, spans: list[Span]) -> WorkerTime:
 
 
 def _ps_time(ps: int, spans: list[Span], steps: int) -> PsTime:
-    """The spans of different workers are counted apart: so it is the work of one step."""
+    """Counts the spans of different workers apart, so that it is the work of one step."""
     of = defaultdict(list)
     for span in spans:
         of[span.kind, span.worker].append(span)
@@ -99,7 +99,7 @@ def _waited_for(workers: list[WorkerTime]) -> WorkerTime | None:
     if len(workers) < 2:
         return None
     least, most = (choose(workers, key=lambda time: time.waiting) for choose in (min, max))
-    if most.waiting < WORTH_TELLING or least.waiting > MUCH_LESS * most.waiting:
+    if most.waiting < NOTABLE or least.waiting > MUCH_LESS * most.waiting:
         return None
     return least
 

@@ -1,4 +1,4 @@
-"""Spans: what a task did from when to when."""
+"""Spans: the work of a task with its begin and end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Span:
     """`task` did `name` for `worker` from begin_s to end_s, in s since 1970.
 
     task: as "ps 1".  worker: the index of the one whose step it was part of.  kind: one of those above.
-    facts: what else is to be seen of it.
+    facts: further details for the viewer.
     """
 
     task: str
@@ -33,7 +33,7 @@ class Span:
 
 
 def lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
-    """(lane from 0, span): what ran beside each other has lanes of its own; a step and its phases share one."""
+    """(lane from 0, span): spans that overlap have different lanes; a step and its phases share one."""
     ends: list[float] = []  # of each lane
     for unit in sorted(_units(spans), key=lambda unit: unit[0].begin_s):
         lane = next((lane for lane, end_s in enumerate(ends) if end_s <= unit[0].begin_s), len(ends))
@@ -42,7 +42,7 @@ def lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
 
 
 def _units(spans: Iterable[Span]) -> list[list[Span]]:
-    """What lies in one lane: a step with the phases that follow it, or one span."""
+    """Groups of spans that share a lane: a step with the phases that follow it, or one span."""
     units: list[list[Span]] = []
     for span in spans:
         if span.kind == PHASE and units:

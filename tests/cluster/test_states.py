@@ -17,7 +17,7 @@ import pytest
 
 from psruntime.config.schedule import Schedule
 from psruntime.core.accounting.saved_state import SUFFIX
-from psruntime.states import SAID, TABLE, Event, Fate, State
+from psruntime.states import LOGGED, TABLE, Event, Fate, State
 from tests.cluster.state_fates import Case, Copy, fate_of, fate_on_disk
 from tests.cluster.state_trial import COMMON, KINDS, NEVER, WAIT_S, WORKERS, Seen, Trial, copy_of
 from tests.cluster.test_control import asked  # noqa: F401 - a fixture
@@ -123,7 +123,7 @@ class Story:
         facts = act(before)
         workers = facts.pop("workers", range(WORKERS))
         after, copies = self.trial_now.look(), facts.pop("copies", [Copy.of(self.saved)])
-        assert not SAID[event] or self._told(event) > lines, f"{event.name}: no line of the log says {SAID[event]}"
+        assert not LOGGED[event] or self._told(event) > lines, f"{event.name}: no line of the log says {LOGGED[event]}"
         self.saved = self._saved()
         case = Case(
             event,
@@ -140,13 +140,13 @@ class Story:
 
     def _told(self, event: Event) -> int:
         """How often a log says it."""
-        return sum(proc.text.count(f" {SAID[event]} ") for proc in self.trial_now.job.procs)
+        return sum(proc.text.count(f" {LOGGED[event]} ") for proc in self.trial_now.job.procs)
 
     def start_again(self, event: Event, trial: Trial, before: Seen, copies: Sequence[Copy] = ()) -> Seen:
         """Judges what a job began with; returns it after some steps and a checkpoint."""
         self.trial_now = trial
         after = trial.look()
-        assert self._told(event), f"{event.name}: no line of the log says {SAID[event]}"
+        assert self._told(event), f"{event.name}: no line of the log says {LOGGED[event]}"
         later = self._saved()
         case = Case(
             event, self.first, before, after, later, copies, started=True, schedule=self._schedule,

@@ -49,14 +49,14 @@ def test_a_cluster_of_workers_alone_has_a_ps_beside_each(monkeypatch: pytest.Mon
     assert task and task.colocated and len(task.ps) == 2
     assert place_of_script("", None, "", colocate_ps=True) == ScriptPlace("a:1", 1, "b", task)
     monkeypatch.delenv("TF_CONFIG")
-    with pytest.raises(UsageError, match=r"^colocate_ps is for a script that TF_CONFIG tells where the other workers"):
+    with pytest.raises(UsageError, match=r"^colocate_ps is for a script whose TF_CONFIG has the other workers"):
         place_of_script("a:1", 1, "", colocate_ps=True)
 
 
 @pytest.mark.parametrize(
     ("kind", "index", "said"),
     [
-        ("chief", 1, "index is 1, and TF_CONFIG says worker 0 (the chief is worker 0, the others move up by one)"),
+        ("chief", 1, "index is 1, and TF_CONFIG has worker 0 (the chief is worker 0, the others move up by one)"),
         ("ps", None, "TF_CONFIG: this task is ps 0, and a script is a worker; start this task with `psruntime task`"),
         ("boss", None, 'TF_CONFIG: task.type is the unknown role "boss"; expected one of chief, ps, worker, evaluator'),
     ],

@@ -71,7 +71,7 @@ def test_every_source_can_have_a_ps_beside_each_worker() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({}, "nothing says which task this is: set TF_CONFIG, start it by srun, or give --ps-hosts and --worker-hosts"),
+        ({}, "unknown which task this is: set TF_CONFIG, start it by srun, or give --ps-hosts and --worker-hosts"),
         ({"role": "ps", "index": 0}, "--role and --index need --ps-hosts and --worker-hosts; "),
         ({"ps_hosts": "a:1"}, "--worker-hosts is missing: --ps-hosts and --worker-hosts belong together"),
         ({"worker_hosts": "a:1"}, "--ps-hosts is missing: --ps-hosts and --worker-hosts belong together"),

@@ -134,9 +134,9 @@ def a_round(step: int = 1, *parts: dict[str, Any], **facts: Any) -> dict[str, An
     ("record", "reason"),
     [
         (a_round(1, {}, {}), ""),
-        (a_round(1, {}, {"examples": 5.0}), "round 1 does not say in which order the gradients were added"),
-        (a_round(1, {}, {"divisor": 1}), "round 1 does not say in which order the gradients were added"),
-        (a_round(3, {}, {}, {}), "round 3 does not say in which order the gradients were added"),
+        (a_round(1, {}, {"examples": 5.0}), "round 1 lacks the order in which the gradients were added"),
+        (a_round(1, {}, {"divisor": 1}), "round 1 lacks the order in which the gradients were added"),
+        (a_round(3, {}, {}, {}), "round 3 lacks the order in which the gradients were added"),
         (a_round(3, {}, {}, {"examples": 0.0}), ""),
         (a_round(3, *[{"positions": [n]} for n in range(3)]), ""),
         (a_round(1, {}, {}, wire="bfloat16"), "gradients travelled with --wire bfloat16"),

@@ -38,7 +38,7 @@ def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Childr
         children.start(ProcessSpec(name, ("obedient", name)))
     yield children
     children.end()
-    assert not children.living()
+    assert not children.running()
 
 
 def end(child: Child, code: int, life: int = 1) -> None:
@@ -86,7 +86,7 @@ def test_a_worker_that_was_asked_to_leave_has_not_failed(
         end(worker, 143, life)
         for later in (2 * life, 2 * life + 1):
             assert children.look(time.monotonic() + later * LATER_S) is None
-    said = "psruntime run: worker-0 has left, as it was asked to; the job goes on without it"
+    said = "psruntime run: worker-0 has left, as it was asked to; the job continues without it"
     assert worker.code == 143 and capsys.readouterr().err.splitlines().count(said) == 1
     end(other, 143)
     assert children.look(time.monotonic()) in (worker, other)
@@ -143,7 +143,7 @@ def test_after_a_signal_nothing_is_started_again(children: Children) -> None:
     children.pass_on(signal.SIGTERM, None)
     assert children.look(time.monotonic() + LATER_S) is None
     assert worker.code == 75
-    poll_until(lambda: not children.living(), 30, "the signal was passed on")
+    poll_until(lambda: not children.running(), 30, "the signal was passed on")
     assert children.all[0].code == 143
     assert children.look(time.monotonic() + LATER_S) is None, "nothing fails after a signal"
 
@@ -152,7 +152,7 @@ def test_the_first_signal_is_for_ps_0_and_for_whom_it_cannot_tell(children: Chil
     late = children.start(ProcessSpec("worker-1", ("obedient", "worker-1", "late")))
     poll_until(lambda: all(child.lines() for child in children.all), 30, "all run")
     children.pass_on(signal.SIGTERM, None)
-    poll_until(lambda: len(children.living()) == 1, 30, "the end of those that were sent it")
+    poll_until(lambda: len(children.running()) == 1, 30, "the end of those that were sent it")
     assert (children.all[0].code, children.all[1].code, late.code) == (143, None, 143)
     assert not children.ends_now
     children.pass_on(signal.SIGTERM, None)
@@ -163,4 +163,4 @@ def test_without_ps_0_the_first_signal_is_for_all(children: Children) -> None:
     poll_until(lambda: all(child.lines() for child in children.all), 30, "all run")
     end(children.all[0], 75)
     children.pass_on(signal.SIGTERM, None)
-    poll_until(lambda: not children.living(), 30, "the end of the worker")
+    poll_until(lambda: not children.running(), 30, "the end of the worker")

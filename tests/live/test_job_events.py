@@ -48,11 +48,11 @@ def test_who_is_gone_without_a_departure_is_told_all_the_same() -> None:
     lost = tuple(Departure(each.role, each.index, each.incarnation, None, "silent", 1.0) for each in crowd[4:])
     before = replace(STATUS, members=(PS, *crowd))
     found = [text for _, text in told(before, replace(STATUS, members=(PS,), departures=lost))]
-    assert found[16:] == [f"gone: worker {i}, the log of ps 0 says why" for i in range(4)]
+    assert found[16:] == [f"gone: worker {i}, the log of ps 0 has the reason" for i in range(4)]
     assert found[:16] == [f"lost: worker {i}, silent" for i in range(4, 20)]
     again = replace(STATUS, members=(PS, replace(crowd[0], incarnation="new", admitted_s=0.0), *crowd[1:]))
     assert [text for _, text in told(before, again)] == [
-        "gone: worker 0, the log of ps 0 says why", "joined: worker 0, again, as a new incarnation",
+        "gone: worker 0, the log of ps 0 has the reason", "joined: worker 0, again, as a new incarnation",
     ]  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def test_more_that_are_lost_than_a_status_tells_are_squares() -> None:
         history.observe(replace(NOW, members=(*PAIR, *live), departures=tuple(told)), JOB, 1000.0 + at_s)
     squares = data_of(page_of("", history), "processes")
     assert squares["state"].count("lost") == 36
-    assert squares["why"].count("the log of ps 0 says why") == 4
+    assert squares["why"].count("the log of ps 0 has the reason") == 4
     back = replace(crowd[0], incarnation="new")
     history.observe(replace(NOW, members=(*PAIR, back, *crowd[36:]), departures=tuple(lost[20:36])), JOB, 1003.0)
     assert data_of(page_of("", history), "processes")["state"].count("lost") == 35
@@ -162,7 +162,7 @@ def test_rounds(history: History) -> None:
 
 def test_memory_and_traffic(history: History) -> None:
     page = page_of("ps", history)
-    assert data_of(page, "memory")["held"] == [12_345_678, 2000]
+    assert data_of(page, "memory")["variables"] == [12_345_678, 2000]
     assert data_of(page, "tables")["ids"] == [3]
     traffic = data_of(page, "traffic")
     assert (traffic["sent"], traffic["sent drawn"]) == ([10.0, 0.0], [-10.0, 0.0])

@@ -61,7 +61,7 @@ def _held(found: Callable[[], list[Gpu]]) -> str:
     return f"; {text}" if text else ""
 
 
-def _reason(error: tf1.errors.OpError, telling: re.Pattern[str]) -> str:
+def _reason(error: tf1.errors.OpError, pattern: re.Pattern[str]) -> str:
     """The line with what is known, without TensorFlow's marks."""
     lines = [line.strip() for line in str(error.message).splitlines()]
-    return next((line for line in lines if telling.search(line)), first_line(error))
+    return next((line for line in lines if pattern.search(line)), first_line(error))

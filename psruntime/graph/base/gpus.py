@@ -69,7 +69,7 @@ def why_no_gpu() -> str:
     missing = [name for name in LIBRARIES if not _is_there(name)]
     if missing:
         return f"libraries of CUDA are missing: {', '.join(missing)}; {EXTRA} installs them"
-    return "the driver reports none; nvidia-smi says what it has"
+    return "the driver reports none; nvidia-smi shows what it has"
 
 
 def _is_there(library: str) -> bool:

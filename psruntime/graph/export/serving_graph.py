@@ -59,7 +59,7 @@ def _build(model: Model, inputs: InputStream, used: Container[str] | None) -> Se
         features, labels, _ = inputs.layout.placeholders(any_size=True)
         if model.serving_input_fn is not None:
             features, given = _of_user(model)
-            signatures, left_out = {DEFAULT: given}, "serving_input_fn says what is given"
+            signatures, left_out = {DEFAULT: given}, "serving_input_fn defines the inputs"
         else:
             signatures, features, left_out = _with_examples(model, features, used)
         with blame(f"model_fn of {model.name} (mode {EVAL})"):
@@ -100,7 +100,7 @@ def _with_examples(model: Model, features: Any, used: Container[str] | None) -> 
         if not is_dense or not tensor.shape[1:].is_fully_defined():
             why = f"feature {name} is sparse, a scalar or of a shape that is not known"
         elif (as_stored := _stored(tensor.dtype)) is None:
-            why = f"feature {name} is {tensor.dtype.name}, which a tf.Example cannot hold"
+            why = f"feature {name} is {tensor.dtype.name}, which a tf.Example cannot store"
         else:
             layout[name] = tf1.io.FixedLenFeature(tensor.shape[1:].as_list(), as_stored)
     if why:

@@ -75,7 +75,7 @@ def spec_of(variable: Variable, uses: list[Use]) -> VariableSpec | None:
         return None
     if not _is_in(tf1.GraphKeys.GLOBAL_VARIABLES, variable):
         raise UsageError(
-            f"variable {name} is not trainable and in no collection that says who initialises it; make it in "
+            f"variable {name} is not trainable and in no collection that decides its initialisation; make it in "
             "tf.GraphKeys.GLOBAL_VARIABLES, or in LOCAL_VARIABLES if each worker has its own (tf.metrics has such)"
         )
     if aggregation := aggregation_of(variable, uses):

@@ -55,7 +55,7 @@ class PlainModel:
         with blame(f"model_fn of {model.name}"), tf1.variable_creator_scope(_as_in_tf1):
             self.spec = model.model_fn(features, labels, TRAIN)
         if dynamic := noted():
-            raise UsageError(f"model_fn of {model.name} has dynamic table {min(dynamic)}, which no replay knows")
+            raise UsageError(f"model_fn of {model.name} has dynamic table {min(dynamic)}, which a replay cannot repeat")
         loss = self.spec.loss
         self.variables = {variable.op.name: variable for variable in tf1.trainable_variables()}
         self._divisor = tf1.placeholder(tf1.float64, [], name="mean_divisor")
@@ -103,7 +103,7 @@ class PlainModel:
             if variable.op in read and aggregation_of(variable, uses):
                 raise UsageError(
                     f"the gradients of {model} depend on variable {variable.op.name}, which the model changes itself "
-                    f"with aggregation {variable.aggregation.name}; no replay knows what the workers made of it"
+                    f"with aggregation {variable.aggregation.name}; a replay lacks the workers' results of it"
                 )
             found += [variable.op.name] * (variable.op in read and any(use.changes for use in uses))
         return sorted(found)

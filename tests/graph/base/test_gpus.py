@@ -145,7 +145,7 @@ def test_missing_libraries_are_named(machine: Machine) -> None:
 
 
 def test_a_driver_without_gpus(machine: Machine) -> None:
-    assert gpus.why_no_gpu() == "the driver reports none; nvidia-smi says what it has"
+    assert gpus.why_no_gpu() == "the driver reports none; nvidia-smi shows what it has"
 
 
 def test_a_library_is_found_in_a_package_of_nvidia(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

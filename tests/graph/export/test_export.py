@@ -95,7 +95,7 @@ def serving_input_fn():
     signatures = loaded(served).signatures
     out = capsys.readouterr().out
     assert "signature serving_default: kind int32 (None,) -> predictions float32 (None,)\n" in out
-    assert "no signature for tf.Examples: serving_input_fn says what is given\n" in out
+    assert "no signature for tf.Examples: serving_input_fn defines the inputs\n" in out
     assert list(signatures) == ["serving_default"]
     assert call(signatures["serving_default"], {"kind": tf.constant([1, 4])})["predictions"].shape == (2,)
 
