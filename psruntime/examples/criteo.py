@@ -52,7 +52,7 @@ def parsed(lines: Any, rows: Sequence[int]) -> tuple[Any, Any]:
 
 
 def hashed(categories: Any, rows: Sequence[int]) -> Any:
-    """categories [n, columns] string -> row [n, columns] int64 of each column's table; row 0 is for what is missing."""
+    """categories [n, columns] string -> row [n, columns] int64 of each column's table; row 0 is for missing values."""
     others = tf1.constant([count - 1 for count in rows], tf1.int64)
     found = 1 + tf1.strings.to_hash_bucket_fast(categories, 1 << 62) % others
     return tf1.where(tf1.equal(categories, ""), tf1.zeros_like(found), found)

@@ -1,7 +1,6 @@
 """Whether a process that ended is started again, and how long after.  Pure: the caller has the processes and the clock.
 
-Law: a process whose exit code is about the job is never started again: 0 it is done, 1 it failed, 2 it is set up
-wrongly.
+Law: a process that exits with a code about the job is never started again: 0 done, 1 failed, 2 set up wrongly.
 Law: a process is started again at most `limit` times.
 """
 
@@ -23,7 +22,7 @@ def crashed(code: int) -> bool:
 
 
 def exit_code(code: int) -> int:
-    """As a shell has it, 128 + N for signal N, of a `code` as subprocess has it.
+    """The exit code in a shell, 128 + N for signal N, from a `code` of subprocess.
 
     A parent that ends because of a child's end exits with this code.
     """

@@ -41,7 +41,7 @@ class LocalJob:
         return self._process("ps", 0, coordinator, insecure + as_flags(self.job))
 
     def others(self, coordinator: str) -> list[ProcessSpec]:
-        """All but ps 0."""
+        """All processes but ps 0."""
         timeout = as_flags({"connect_timeout_s": f"{self.launcher.connect_timeout_s:g}"})
         return [
             *(self._process("ps", index, coordinator, timeout) for index in range(1, self.ps)),

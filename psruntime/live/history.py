@@ -122,7 +122,7 @@ class History:
 
     @property
     def bound(self) -> int | None:
-        """Of now, in steps; None outside mode bounded."""
+        """The current bound, in steps; None outside mode bounded."""
         return bound_of(self.status, self.job) if self.status and self.job else None
 
     @property

@@ -10,7 +10,7 @@ LOOKS = 8  # reports of a worker over which its rate is measured; between two he
 
 
 class WorkerRates:
-    """Of the live workers, by incarnation.  Times in seconds, of one clock."""
+    """The rates of the live workers, by incarnation.  Times are in seconds, of one clock."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[tuple[float, int]]] = {}  # (when it was reported, pushes)

@@ -33,7 +33,7 @@ ROW_GROUP = 50_000  # records of a Parquet file that are in memory at a time
 
 
 class _Added(NamedTuple):
-    """An update, the rule of its step, and when it was added: since 1970, since the training began."""
+    """An update, the rule of its step, and when it was added, in s: since 1970, since the training started."""
 
     update: SentUpdate
     mode: str

@@ -72,7 +72,7 @@ class _Page:
         self._left -= self._lines(parts)
 
     def add_most(self, rows: int, part: Part, spare: int = 0) -> None:
-        """With the most of its rows that leave `spare` lines; nothing if not even none of them fit."""
+        """Adds a part with as many of its rows as leave `spare` lines; nothing if it does not fit without rows."""
         low, high = 0, min(rows, max(0, self._left)) if self._room else rows  # a row has a line or more
         while low < high:
             middle = (low + high + 1) // 2

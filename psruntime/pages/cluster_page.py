@@ -70,7 +70,7 @@ def cluster_page() -> Page:
 
 
 def state_of(member: MemberStatus, lease_s: float, waiting: Collection[int]) -> str:
-    """One of STATES."""
+    """The state of a process, one of STATES."""
     if member.silent_s > lease_s / 2:
         return "silent"
     if member.ps_stats is not None:
@@ -99,7 +99,7 @@ def _ps_row(ps: MemberStatus, lease_s: float) -> tuple[Any, ...]:
 
 
 class _Squares:
-    """All processes at a glance."""
+    """A square for each process."""
 
     def __init__(self) -> None:
         from bokeh.models import ColumnDataSource, HoverTool, Range1d

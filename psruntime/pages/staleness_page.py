@@ -14,7 +14,7 @@ SPREAD = 0.4  # of a bar; two stand beside each other
 
 
 def labels() -> list[str]:
-    """Of the bars: 0, 1, 2, 3-4, 5-8 and so on, in versions."""
+    """The labels of the bars: 0, 1, 2, 3-4, 5-8 and so on, in versions."""
     ends = list(STALENESS_LIMITS)
     begins = [0, *(end + 1 for end in ends[:-1])]
     named = [f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in zip(begins, ends, strict=True)]

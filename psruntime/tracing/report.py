@@ -16,7 +16,7 @@ MUCH_LESS = 0.5  # of the time that another worker waits
 
 @dataclass(frozen=True)
 class WorkerTime:
-    """Of one worker: the number of steps, the mean time of one in s, and of that each phase."""
+    """The time of one worker: the number of steps, the mean time of one in s, and of that each phase."""
 
     worker: int
     steps: int
@@ -31,7 +31,7 @@ class WorkerTime:
 
 @dataclass(frozen=True)
 class PsTime:
-    """Of one ps, per step of a worker: the time in s of each kind of work, of which several may run at a time."""
+    """The time of one ps per step of a worker, in s: of each kind of work, of which several may run at a time."""
 
     ps: int
     kinds: dict[str, float]

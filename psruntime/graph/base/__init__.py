@@ -1,3 +1,3 @@
-"""What TensorFlow itself needs, with nothing of psruntime's training in it: its environment and memory, the server,
-device names, threads, and what its errors mean.  Uses no other room of psruntime.graph.
+"""TensorFlow itself, without psruntime's training: its environment and memory, the server, device names, threads, and
+its errors.  Uses no other room of psruntime.graph.
 """

@@ -82,7 +82,7 @@ def _with_originals(operations: Iterator[Op]) -> Iterator[Op]:
 
 
 def _named(graph: Graph, node: str) -> Iterator[Op]:
-    """Of this name; what it is a copy of; else the nearest scope that is an operation: a loop, or a condition."""
+    """The operation of this name, its scopes that are operations, such as loops; then those of a copy's original."""
     for name in (node, MINIBATCH.sub("", node)):
         parts = name.split("/")
         for length in range(len(parts), 0, -1):
@@ -93,7 +93,7 @@ def _named(graph: Graph, node: str) -> Iterator[Op]:
 
 
 def _in_functions(graph: Graph, function: str, node: str) -> Iterator[Op]:
-    """Of this name in a function, as the user's code built it; in any without its name."""
+    """The operations of this name in a function that the user's code built; in any function if that has no name."""
     names = (function, MINIBATCH.sub("", function)) if function else tuple(graph._functions)
     for name in names:
         built = getattr(graph._functions.get(name), "graph", None)

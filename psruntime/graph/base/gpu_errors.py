@@ -62,6 +62,6 @@ def _held(found: Callable[[], list[Gpu]]) -> str:
 
 
 def _reason(error: tf1.errors.OpError, pattern: re.Pattern[str]) -> str:
-    """The line with what is known, without TensorFlow's marks."""
+    """The line that matches the pattern, without TensorFlow's marks."""
     lines = [line.strip() for line in str(error.message).splitlines()]
     return next((line for line in lines if pattern.search(line)), first_line(error))

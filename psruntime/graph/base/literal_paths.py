@@ -5,7 +5,7 @@ a checkpoint against the files first, and open it literally then.  So neither th
 it has such a character.  Another path to the same folder has none: `/proc/self/fd/N`, a descriptor that this process
 keeps open.  It leaves nothing behind and is of this process alone, so a ps cannot be given it.
 
-What writes takes every path literally: SaveV2, MergeV2Checkpoints, the writer of events.
+Writers use every path literally: SaveV2, MergeV2Checkpoints, the writer of events.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class Checkpoints:
         return None
 
     def _stamp_of(self, path: str) -> int:
-        """Of the copy that a checkpoint was written from; 0 if it is unknown."""
+        """The stamp of the copy that a checkpoint was written from; 0 if it is unknown."""
         try:
             return SavedState.of_text(Path(path + SUFFIX).read_text(encoding="utf-8")).stamp
         except (OSError, ValueError):

@@ -180,8 +180,7 @@ class Snapshot:
         return done
 
     def _is_finite(self, store: BucketStore) -> Tensor:
-        """Whether all parameters of the copied bucket are finite numbers, bool [] on its ps; computed outside of the
-        mutex."""
+        """Whether all parameters of the copied bucket are finite, bool [] on its ps; computed outside of the mutex."""
         with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([self._copied[store.bucket.name]]):
             if not store.master.dtype.base_dtype.is_floating:
                 return tf1.constant(True)

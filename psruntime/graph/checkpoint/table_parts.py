@@ -66,7 +66,7 @@ class TablePart:
 
     @property
     def slices(self) -> list[TableSlice]:
-        """Those of the pieces of the bucket, in their order."""
+        """The slices of the pieces of the bucket, in their order."""
         entries = self.bucket.size // self.rows  # of one of the rows
         return [
             TableSlice(
@@ -77,8 +77,7 @@ class TablePart:
         ]  # fmt: skip
 
     def values(self, rows: Tensor) -> dict[str, Tensor]:
-        """The values of the variables in these rows, int64 [rows], on their ps; of points of time how long ago they
-        are."""
+        """The values of the variables in these rows, int64 [rows], on their ps; of points of time their age."""
         values = {name: variable.sparse_read(rows) for name, variable in self.kept.items()}
         return {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
 
@@ -92,7 +91,7 @@ class TablePart:
 
 
 def table_parts(graph: TrainGraph) -> list[TablePart]:
-    """Those of all tables that have entries."""
+    """The parts of all tables that have entries."""
     parts = []
     for store in graph.model.stores.values():
         bucket, id_rows = store.bucket, graph.model.id_rows.get(store.bucket.name)
@@ -187,7 +186,7 @@ class TouchedCopy:
         tables = [
             TableRange(each.table, begin, end, each.start, each.offset, each.stride)
             for each, begin, end in ranges
-            if begin < end or part.clock is not None  # of which `elapsed` is to be known
+            if begin < end or part.clock is not None  # whose `elapsed` is saved, too
         ]
         return TouchedPart(part.kind, prefix_of(part), chunks, elapsed, tuple(tables))
 

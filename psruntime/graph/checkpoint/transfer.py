@@ -32,7 +32,7 @@ class Source(NamedTuple):
     name: str
 
 
-Value = Callable[..., Tensor]  # (variable, or with first row and rows) -> what is saved of it, on its ps
+Value = Callable[..., Tensor]  # (variable, or with first row and rows) -> the value to save, on its ps
 
 
 class Writer:

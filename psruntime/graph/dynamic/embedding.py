@@ -115,8 +115,8 @@ def _rows(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> Te
 
 
 def _rows_here(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> Tensor:
-    """In plain TensorFlow: from variables of this process, which a checkpoint can be restored into.  No id gets a row
-    here."""
+    """The rows in plain TensorFlow: of variables of this process, which a checkpoint can be restored into.  No id gets
+    a row here."""
 
     def kept(suffix: str, shape: list[int], value: int) -> Variable:
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):

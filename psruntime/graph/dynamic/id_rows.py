@@ -63,13 +63,13 @@ class IdRows:
 
     @property
     def of_sets(self) -> list[Variable]:
-        """Those that have a row for each set."""
+        """The variables that have a row for each set."""
         of_candidates = [*self.candidates.variables, self._candidates_seen] if self.candidates else []
         return [*self.rows.variables, self.seen, self.counts, *of_candidates]
 
     @property
     def times(self) -> list[Variable]:
-        """Those of points of time, by the clock."""
+        """The variables of points of time, by the clock."""
         return [self.rows.used, *([self.candidates.used] if self.candidates else [])]
 
     def look_up(self, ids: Tensor) -> Tensor:

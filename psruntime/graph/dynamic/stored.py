@@ -30,7 +30,7 @@ class StoredTable:
 
     @cached_property
     def ids(self) -> Array:
-        """Those that have a row, int64 [ids]; of a table of strings their hashes."""
+        """The ids that have a row, int64 [ids]; of a table of strings their hashes."""
         return self._all_ids[self._is_taken]
 
     @property
@@ -66,7 +66,7 @@ class StoredTable:
 
 
 def stored_tables(path: str) -> list[StoredTable]:
-    """All of the checkpoint `path`, by name.
+    """All dynamic tables of the checkpoint `path`, by name.
 
     Raises:
         CheckpointError: it cannot be read.

@@ -157,7 +157,7 @@ def _require_given(model: Model, needed: set[Op], given: Tensors, labels: Any) -
 
 
 def _only(needed: set[Op], tensors: Tensors) -> Tensors:
-    """Those on which predictions depend."""
+    """The tensors on which predictions depend."""
     return {name: tensor for name, tensor in tensors.items() if any(part.op in needed for part in parts_of(tensor))}
 
 
@@ -177,7 +177,7 @@ def named_tensors(name: str, structure: Any, what: str) -> Tensors:
 
 
 def _paths(name: str, structure: Any, is_top: bool = True) -> Iterator[tuple[str, Any]]:
-    """In the order of tf.nest."""
+    """(name, leaf) of a structure, in the order of tf.nest."""
     if isinstance(structure, Mapping):
         for key in sorted(structure):
             yield from _paths(f"{key}" if is_top else f"{name}_{key}", structure[key], False)

@@ -109,7 +109,7 @@ def _report(
 
 
 def _size_of_checkpoint(checkpoint: str) -> Size:
-    """With the optimizer's slots.
+    """The size of the checkpoint's files, with the optimizer's slots.
 
     Raises:
         CheckpointError: it is gone, or cannot be read.

@@ -33,7 +33,7 @@ class BatchLayout:
 
     @property
     def features(self) -> Any:
-        """Those of the element, without its labels."""
+        """The features of the element."""
         return _sides(self._element)[0]
 
     @property
@@ -81,8 +81,8 @@ class BatchLayout:
         return _first_dimension(self._first, batch, self._position, shape)
 
     def miscounted(self, batch: list[Array]) -> str:
-        """How the examples that the features count differ from what the labels count; without labels, from what the
-        other features do.  Empty if one of those counts the same, or none counts.  batch: arrays.
+        """How the numbers of examples in features and labels differ; without labels, those of the first and the other
+        features.  Empty if one of the others has the same number, or none has any.  batch: arrays.
         """
         features, labels = _sides(self._element)
         beside, position, sizes = features if labels is None else labels, 0, []
@@ -101,7 +101,7 @@ class BatchLayout:
 def _first_dimension(
     leaf: Any, batch: list[Tensor] | list[Array], position: int, shape: Callable[[Tensor], Tensor]
 ) -> Tensor | int:
-    """Of a leaf whose dense tensors begin at this position of the batch; of a scalar 1."""
+    """The first dimension of a leaf whose dense tensors start at this position of the batch; 1 of a scalar."""
     if isinstance(leaf, tf1.SparseTensor):
         return batch[position + 2][0]
     if isinstance(leaf, tf.RaggedTensor):

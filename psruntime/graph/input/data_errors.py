@@ -15,7 +15,7 @@ REASONS = 10  # different ones that get a line each; some reasons have a number 
 
 
 class DataErrors:
-    """Of one source of errors, the input or the steps; each has one thread.
+    """Counts the bad batches of one source, the input or the steps; each has one thread.
 
     skip: whether a bad batch is skipped.  on_skip: called for each.
 

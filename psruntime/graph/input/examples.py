@@ -31,7 +31,7 @@ class Examples:
 
     @property
     def batch_size(self) -> int:
-        """Of the input itself, as its first batch has it."""
+        """The batch size of the input itself, that of its first batch."""
         if not self._batch_size:
             self._draw_until(1)
             self._batch_size = len(self._batches[0][0])

@@ -142,7 +142,7 @@ class InputStream:
         self.shards = ShardReader(self.name, part.sharding, open_shard, self.draw)
 
     def take_shards_from(self, source: ShardSource) -> None:
-        """Before the first batch is drawn; nothing for an input without shards."""
+        """Sets the source of shards, before the first batch is drawn; does nothing for an input without shards."""
         if self.shards:
             self.shards.take_from(source)
 

@@ -75,7 +75,7 @@ class ShardReader:
         self._news: dict[int, _Unreported] = {}  # by ticket
 
     def take_from(self, source: ShardSource) -> None:
-        """Before the first `draw`."""
+        """Sets the source of shards, before the first `draw`."""
         self._source = source
 
     @property

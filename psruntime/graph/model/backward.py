@@ -48,13 +48,13 @@ class _Taken:
         self._of_fetched = {group.name: self._fetched(group) for group in plan.groups}
 
     def _fetched(self, group: TableGroup) -> list[list[BucketGradient]]:
-        """For each fetch, those of the rows that were fetched together, of each ps."""
+        """For each fetch, the gradients of its rows, of each ps."""
         fetched = self._pulled.lookups.fetched(group)
         gradients = [each.gradients([self._of_source[id(result)] for result in each.results]) for each in fetched]
         return [of_ps for of_ps in gradients if of_ps is not None]
 
     def of(self, bucket: Bucket) -> BucketGradient | None:
-        """That of a bucket which is in no table group."""
+        """The gradient of a bucket that is in no table group."""
         gradients = [self._of_source[id(self._pulled.reads[piece.variable].source)] for piece in bucket.pieces]
         if gradients[0] is None:
             return None
@@ -65,7 +65,7 @@ class _Taken:
         return BucketGradient(tf1.reshape(flat, bucket.master_shape))
 
     def of_grouped(self, bucket: Bucket) -> BucketGradient | None:
-        """That of a bucket of a table group: of the rows that were fetched, and of what was read through its handle."""
+        """The gradient of a bucket of a table group: of rows that were fetched, and of reads through its handle."""
         group, ps = self._group_of[bucket.name], bucket.ps
         parts = [of_ps[ps] for of_ps in self._of_fetched[group.name]]
         through_handle = self._of_source[id(self._pulled.lookups.handles(group)[ps])]

@@ -36,7 +36,7 @@ def identity_of(
     constraints: Mapping[str, Callable[[Variable], Tensor]] | None = None,
     aggregations: Mapping[str, str] | None = None,
 ) -> ModelIdentity:
-    """Of what model_fn returned with mode "train".  constraints, aggregations: of variables, by name."""
+    """The identity of the ModelSpec with mode "train".  constraints, aggregations: of variables, by name."""
     facts = [*versions(), *(fact for rule in rules_of(spec, f"model_fn of {model.name}") for fact in _of_rule(rule))]
     facts += [(name, repr(float(limit))) for name, limit in _limits(spec) if limit is not None]
     facts += [(name, "given") for name in ("examples", "updates") if getattr(spec, name) is not None]

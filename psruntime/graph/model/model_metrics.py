@@ -155,7 +155,7 @@ class ModelMetrics:
 
 
 def _names(name: str, shape: list[int]) -> list[str]:
-    """Of the values of a metric, in their order."""
+    """The names of the values of a metric, in their order."""
     return ["/".join([name, *map(str, place)]) for place in np.ndindex(*shape)]
 
 

@@ -51,7 +51,7 @@ def pretrained_of(variable: Variable) -> Pretrained | None:
 def _set_checkpoint_initializer(
     variable: Variable, ckpt_file: str, tensor_name: str, slice_spec: str, name: str = "checkpoint_initializer"
 ) -> None:
-    """In place of TensorFlow's function of this name, for marked variables.  Others are TensorFlow's."""
+    """Replaces TensorFlow's function of this name for marked variables; for others it calls that."""
     if not getattr(variable, _NOTES, False):
         _original_set(variable, ckpt_file, tensor_name, slice_spec, name)
         return
@@ -87,7 +87,7 @@ def _require_fit(variable: Variable, path: str, tensor: str, slice_spec: str) ->
 
 
 def _infer_var_name(variables: list[Variable]) -> str:
-    """In place of TensorFlow's function of this name, which wants each variable to be read from its handle."""
+    """Replaces TensorFlow's function of this name, which needs each variable to be read from its handle."""
     if not all(getattr(variable, _NOTES, False) for variable in variables):
         name: str = _original_infer(variables)
         return name
@@ -98,7 +98,7 @@ def _infer_var_name(variables: list[Variable]) -> str:
 
 
 def _warm_start_var_with_vocab(var: Variable, *args: Any, **settings: Any) -> None:
-    """In place of TensorFlow's function of this name, which assigns."""
+    """Replaces TensorFlow's function of this name, which assigns."""
     variables = var if isinstance(var, list) else [var]
     if any(getattr(variable, _NOTES, False) for variable in variables):
         raise UsageError(

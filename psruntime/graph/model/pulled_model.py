@@ -46,7 +46,7 @@ class PulledModel:
     reads: variable name -> how the model reads it.  lookups: of tables in groups.
     id_rows: bucket name -> the ids of its rows, of dynamic tables.
     ps_copies, worker_copies: of the variables that are not trainable.  aggregated: of those with an aggregation.
-    captured: what the model made in the graph.
+    captured: the variables that the model made in the graph.
     batch: the placeholders to feed.  examples: [], its weight.
     updates: operations to be run in every step; none in evaluation.
     """

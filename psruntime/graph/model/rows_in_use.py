@@ -141,5 +141,5 @@ def _is_of_batch(tensor: Tensor) -> bool:
 
 
 def _is_read(op: Op) -> bool:
-    """Whether anything uses what is read, other than under another name."""
+    """Whether an operation uses the result, directly or through Identity operations."""
     return any(used.type != "Identity" or _is_read(used) for tensor in op.outputs for used in tensor.consumers())

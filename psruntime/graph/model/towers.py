@@ -78,6 +78,6 @@ def find_towers(names: tuple[str, ...], per_gpu: int = 1) -> Towers:
 
 
 def _full(name: str) -> str:
-    """As TensorFlow names a device within a task."""
+    """TensorFlow's name of a device within a task."""
     kind, _, number = name.partition(":")
     return f"/device:{kind.upper()}:{number}"

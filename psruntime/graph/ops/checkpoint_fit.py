@@ -19,10 +19,10 @@ GLOBAL_STEP = "global_step"
 def require_fit(
     variables: Sequence[Variable], checkpoint: str, of_training: Callable[[], Collection[str] | None]
 ) -> None:
-    """Checks names, shapes and dtypes: restoring does not look at the shapes, nor at what is left over.
+    """Checks names, shapes and dtypes: restoring checks neither the shapes nor variables that are left over.
 
-    of_training: gives the names of the model's variables in mode train, or None if it cannot be built; called if the
-    checkpoint has a variable that is not among these.
+    of_training: returns the names of the model's variables in mode train, or None if it cannot be built; called if the
+    checkpoint has a variable that is not among those of this graph.
 
     Raises:
         UsageError: the checkpoint lacks a variable or has it otherwise, or psruntime wrote it with one that the model
@@ -56,7 +56,7 @@ def contents_of(checkpoint: str) -> dict[str, Found]:
     Raises:
         OpError, ValueError, OSError: it cannot be read.
     """
-    reader = tf1.train.NewCheckpointReader(readable(checkpoint))  # load_checkpoint takes what is in memory for a folder
+    reader = tf1.train.NewCheckpointReader(readable(checkpoint))  # load_checkpoint treats a path of ram:// as a folder
     dtypes = reader.get_variable_to_dtype_map()
     return {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
 
@@ -68,7 +68,7 @@ def found_as(variable: Variable) -> Found:
 
 
 def name_of(variable: Variable) -> str:
-    """Of a variable in a checkpoint; that of the whole for a part of a partitioner."""
+    """The name of a variable in a checkpoint; that of the whole for a part of a partitioner."""
     part = variable._save_slice_info
     return part.full_name if part else str(variable.op.name)
 
@@ -76,7 +76,7 @@ def name_of(variable: Variable) -> str:
 def _variables_in(names: Collection[str], checkpoint: str) -> set[str]:
     """The model's variables among the names of a checkpoint that psruntime wrote; none of another checkpoint.
 
-    What an optimizer keeps of NAME is called NAME/SLOT, and what it has once for all of them SLOT or SLOT_1 as well.
+    An optimizer's slot of NAME is called NAME/SLOT, and a variable that it has once for all SLOT or SLOT_1 as well.
     """
     if not tf1.gfile.Exists(f"{checkpoint}{SUFFIX}"):
         return set()

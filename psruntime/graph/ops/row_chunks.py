@@ -40,7 +40,7 @@ def assign_rows(handle: Tensor, start: Tensor | int, value: Tensor) -> Op:
 
 
 def move(read: Tensor, handle: Tensor, shape: tuple[int, ...]) -> list[Op]:
-    """Operations that give the variable of `handle`, of this shape, the value `read`, which is on another device.
+    """Operations that assign the variable of `handle`, of this shape, the value `read`, which is on another device.
 
     read: a tensor on the source's device.  Each chunk starts when the one before has arrived; the last operation runs
     after all others.

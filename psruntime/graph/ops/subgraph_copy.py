@@ -1,7 +1,7 @@
 """A second copy of a part of the graph, with other inputs: what runs once a mini-batch is built once and copied.
 
-Only what can give another result is copied: what depends on an input that changes, and what keeps state or draws
-random numbers.  The rest is shared, and so are variables and other resources.
+Only operations that may have another result are copied: those that depend on a changed input, keep state or draw random
+numbers.  All others are shared, and so are variables and other resources.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Subgraph:
     ) -> Copy:
         """Copy `number`, from 1, that reads `inputs` and starts when operation `after` has run.
 
-        Its random operations draw numbers of their own.  moved: gives the device of a copied operation from that of the
-        original; what uses a variable or another resource stays where that is.
+        Its random operations draw numbers of their own.  moved: returns the device of a copied operation from that of
+        the original; operations on a variable or another resource stay on its device.
 
         Raises:
             ValueError: TensorFlow cannot import the definition of the part.

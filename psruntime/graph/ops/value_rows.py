@@ -1,4 +1,4 @@
-"""Some rows of an initial value, without the others: to the bit what the whole value has there.
+"""Some rows of an initial value, without the others: equal to those of the whole value to the bit.
 
 An initializer draws random numbers and then computes entry by entry.  TensorFlow numbers its draws, so any of them can
 be drawn by itself: an operation of `tf.random`'s stateless kind with the same key starts at any number.

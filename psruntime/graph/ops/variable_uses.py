@@ -1,4 +1,4 @@
-"""What a graph does with a variable: the operations that use its handle, also within functions and control flow."""
+"""The uses of a variable in a graph: the operations on its handle, also within functions and control flow."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ def _bodies(op: Op) -> list[Graph]:
 
 
 def _within(op: Op, tensor: Tensor, body: Graph) -> list[Tensor]:
-    """What a tensor is called inside: the last inputs of an operation are the last arguments of its functions."""
+    """The tensor inside the function: the last inputs of an operation are the last arguments of its functions."""
     offset = len(op.inputs) - len(body.inputs)
     return [body.inputs[i - offset] for i, given in enumerate(op.inputs) if given is tensor and i >= offset]

@@ -1,4 +1,4 @@
-"""Variables on a worker's own server, for what it keeps from step to step."""
+"""Variables on a worker's own server, which it keeps from step to step."""
 
 from __future__ import annotations
 

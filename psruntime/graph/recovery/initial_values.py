@@ -138,8 +138,8 @@ def _spread(graph: TrainGraph, values: Values) -> list[Assigned]:
 
 
 def _spread_to(graph: TrainGraph, bucket: Bucket, values: Values) -> list[Op]:
-    """Those for one ps.  A table's value is computed on the ps of its first row, which sends the rows of another one in
-    chunks, one after the other."""
+    """The operations for one ps.  A table's value is computed on the ps of its first row, which sends the rows of
+    another one in chunks, one after the other."""
     master, row_shape = graph.model.stores[bucket.name].master, bucket.master_shape[1:]
     row_size = prod(row_shape)
     dealt: list[Op] = []

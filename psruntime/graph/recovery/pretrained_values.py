@@ -24,7 +24,7 @@ from psruntime.graph.step.train_graph import TrainGraph
 
 
 class PretrainedValues:
-    """Those of a model, for worker `index` as the chief; its operations are in the current graph."""
+    """The pretrained values of a model, for worker `index` as the chief; its operations are in the current graph."""
 
     def __init__(self, graph: TrainGraph, index: int) -> None:
         self._sources: dict[str, dict[str, Source]] = {}  # checkpoint -> variable -> where its value is

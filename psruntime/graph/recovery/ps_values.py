@@ -40,7 +40,7 @@ class PsValues:
             self._values = {variable.op.name: _Value(variable, writes) for variable in variables}
 
     def chunks(self, bucket: str = "") -> Iterator[Chunk]:
-        """Of all variables, or of the parameters of one bucket."""
+        """The chunks of all variables, or of the parameters of one bucket."""
         for name in [self._masters[bucket]] if bucket else self._values:
             for first, rows in self._values[name].chunks:
                 yield Chunk(name, first, rows)

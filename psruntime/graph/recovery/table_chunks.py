@@ -32,7 +32,9 @@ class TableChunks:
 
     def __init__(self, graph: TrainGraph, values: Mapping[str, Tensor], users: Mapping[Op, int]) -> None:
         self._users = users
-        self._drawn: dict[Op, Tensor] = {}  # an operation that draws without a seed -> what is fed instead, uint64 [2]
+        self._drawn: dict[
+            Op, Tensor
+        ] = {}  # an operation that draws without a seed -> the placeholder of its key, uint64 [2]
         self._chunk = tf1.placeholder(tf1.int64, [], name="chunk")
         grouped = {table.name for group in graph.plan.groups if not group.dynamic for table in group.tables}
         large = {name: v for name, v in values.items() if name in grouped and _size_bytes(v) > COMPUTED_WHOLE_BYTES}
@@ -58,7 +60,7 @@ class TableChunks:
             yield operations, {self._chunk: chunk, **drawn}
 
     def _key(self, op: Op) -> Tensor:
-        """None if the values of several variables depend on the draw: they would not share it."""
+        """The key of a draw; None if the values of several variables depend on it, since they would not share it."""
         if self._users[op] > 1:
             return None
         return self._drawn.setdefault(op, tf1.placeholder(tf1.uint64, [2], name="drawn"))

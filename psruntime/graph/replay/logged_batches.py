@@ -16,7 +16,7 @@ Part = Mapping[str, Any]  # of a round, as the rounds log has it
 
 
 class _Batches(Protocol):
-    """Those of one worker."""
+    """The batches of one worker."""
 
     def take(self, part: Part) -> list[Array]:
         """The batch of a part of a round, one mini-batch after the other."""
@@ -33,7 +33,7 @@ class LoggedBatches:
         self._of_incarnation: dict[str, tuple[InputStream, _Batches]] = {}
 
     def inputs(self, record: Mapping[str, Any]) -> InputStream:
-        """Those of one member of a round."""
+        """The inputs of one member of a round."""
         return self._of(record["parts"][0])[0]
 
     def parts(self, record: Mapping[str, Any]) -> list[ReplayedPart]:

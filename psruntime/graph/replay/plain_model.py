@@ -77,7 +77,7 @@ class PlainModel:
         self.kinks = Kinks(loss)
 
     def _taken(self, tables: Collection[str]) -> dict[str, list[Tensor]]:
-        """Of each variable its gradient: one tensor or IndexedSlices, or IndexedSlices for each lookup of a table, in
+        """The gradient of each variable: one tensor or IndexedSlices, or IndexedSlices for each lookup of a table, in
         the order in which they were made."""
         lookups = {name: _lookups(variable) for name, variable in self.variables.items() if name in tables}
         sources = {name: [v] for name, v in self.variables.items()}

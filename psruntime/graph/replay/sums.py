@@ -82,7 +82,7 @@ def of_bucket(bucket: Bucket, gradients: Mapping[str, Gradient]) -> Gradient:
 
 
 def place_of(piece: Piece, bucket: Bucket) -> tuple[int, int, int]:
-    """Of a piece with rows of a table: (its first row in the table, number of rows, first row in the bucket)."""
+    """(first row in the table, number of rows, first row in the bucket) of a piece with rows of a table."""
     assert bucket.own_shape is not None
     size = prod(bucket.own_shape[1:])
     return piece.start // size, piece.size // size, piece.offset // size

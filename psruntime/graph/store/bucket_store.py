@@ -84,7 +84,7 @@ class BucketStore:
 
     @property
     def counters(self) -> list[Variable]:
-        """What accounts for updates: version, ledger and the pushes of each worker."""
+        """The variables that account for updates: version, ledger and the pushes of each worker."""
         return [self.version, self.ledger, self.pushed]
 
     def pull(self) -> tuple[Tensor, Tensor]:

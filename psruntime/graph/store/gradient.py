@@ -88,7 +88,7 @@ def clipped(
 
 
 def all_finite(gradients: Iterable[BucketGradient]) -> list[Tensor]:
-    """Of each gradient of floats whether all its entries are finite numbers, bool [], on the current device."""
+    """Whether all entries of each gradient of floats are finite numbers, bool [], on the current device."""
     return [tf1.reduce_all(tf1.is_finite(g.values)) for g in gradients if g.values.dtype.is_floating]
 
 
@@ -144,7 +144,7 @@ class GradientStore:
         ]
 
     def total(self, gradient: BucketGradient) -> BucketGradient:
-        """The gradient, from what was read."""
+        """The gradient, from the one that was read."""
         return gradient
 
 

@@ -34,7 +34,7 @@ class Numbers:
         return self(tuple(int(each == column) for each in range(LEDGER_SIZE)))
 
     def moved(self, column: int, to: int) -> Tensor:
-        """One from a column of a ledger to another, int64 [LEDGER_SIZE]."""
+        """The change that moves 1 from a column of a ledger to another, int64 [LEDGER_SIZE]."""
         return self(tuple(int(each == to) - int(each == column) for each in range(LEDGER_SIZE)))
 
     def one_at(self, column: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """How float32 travels between a worker and the ps: as it is, or rounded to half precision on the way; all entries, or
 of a dense gradient the largest.
 
-Masters, slots and sums stay in float32; what is pulled and what is pushed is rounded to nearest, once.
+Masters, slots and sums stay in float32; pulled parameters and pushed gradients are rounded to nearest, once.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class WriteFence:
 
 
 class FencedSession:
-    """A session that writes as this incarnation, for code that takes a session and runs in it what it likes."""
+    """A session that writes as this incarnation, for code that runs operations of its own in a session."""
 
     def __init__(self, session: Session, fence: WriteFence, incarnation: int) -> None:
         self._session, self._fence, self._incarnation = session, fence, incarnation

@@ -52,7 +52,7 @@ class DynamicReader(GroupReader):
 
     def _gathered(self, ps: int, ids: Tensor) -> Tensor:
         def look_up() -> Tensor:
-            with tf1.control_dependencies([self.handles[ps]]):  # which is there after what a step waits for
+            with tf1.control_dependencies([self.handles[ps]]):  # which is there after the tensors that a step waits for
                 rows = self._id_rows[ps].look_up(tf1.identity(ids))
             rows.set_shape([None, *self.row_shape])
             return rows

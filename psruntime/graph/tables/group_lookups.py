@@ -145,7 +145,7 @@ class _Order:
                 self._others.add(lookup)
 
     def level(self, lookup: _Lookup) -> int:
-        """One more than that of the highest whose rows its ids depend on, from 0."""
+        """0, or one more than the highest level of the lookups whose rows its ids depend on."""
         return self._levels[lookup]
 
     def is_of_batch(self, lookup: _Lookup) -> bool:

@@ -55,9 +55,9 @@ class Fetched(NamedTuple):
     order: list[Tensor] | None = None
 
     def gradients(self, of_results: Sequence[Tensor]) -> list[BucketGradient] | None:
-        """Of the bucket on each ps, from the gradients of the results, of which some may be None; None if all are.
+        """The gradient of the bucket on each ps, from those of the results, of which some may be None; None if all are.
 
-        Rows that only such results have are left out: an optimizer may move a row whose gradient is zero.
+        Rows of results without a gradient only are left out: an optimizer may move a row whose gradient is zero.
         """
         known = [(_dense(g), at) for g, at in zip(of_results, self.positions, strict=True) if g is not None]
         if not known:
@@ -175,7 +175,7 @@ class GroupReader:
         return group_row(tf1.cast(flat, self._ids_dtype), tf1.constant(table.offset, self._ids_dtype))
 
     def _dealt(self, unique: GroupRow) -> tuple[list[BucketRow], list[BatchPosition]]:
-        """Of each ps (its keys, [keys]; their BatchPositions among the unique rows, int32 [keys])."""
+        """(its keys, [keys]; their BatchPositions among the unique rows, int32 [keys]) of each ps."""
         num_ps = self.group.num_ps
         numbers = tf1.range(tf1.size(unique))
         if num_ps == 1:

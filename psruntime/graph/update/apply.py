@@ -92,6 +92,6 @@ def _within(constraint: Constraint | None, master: Variable, updated: Op) -> Op:
 
 
 def _read_by(update: Op, given: list[Tensor]) -> set[Op]:
-    """The operations that belong to an update alone, not to what it is given or to the section that it is in."""
+    """The operations of an update itself, without its inputs and the section that it is in."""
     of_given = {tensor.op for tensor in given}
     return ancestors([update], lambda op: op in of_given or op.type == "MutexLock")

@@ -27,12 +27,12 @@ class Momentum:
         return before * self.factor + gradient
 
     def step(self, velocity: Tensor, gradient: Tensor) -> Tensor:
-        """What tf.train.MomentumOptimizer subtracts then, over the learning rate, in the shape of the gradient."""
+        """The change by tf.train.MomentumOptimizer over the learning rate, in the shape of the gradient."""
         return gradient + velocity * self.factor if self.nesterov else velocity
 
 
 def momentum_of(optimizer: Optimizer) -> Momentum | None:
-    """That of a tf.train.MomentumOptimizer; None of any other.
+    """The momentum of a tf.train.MomentumOptimizer; None of any other optimizer.
 
     Raises:
         UsageError: it is not a number.

@@ -58,7 +58,7 @@ class Rule:
 
 
 def rules_of(spec: ModelSpec, where: str) -> list[Rule]:
-    """In the order in which they are tried.
+    """The rules of a spec, in the order in which they are tried.
 
     Raises:
         UsageError: the spec's optimizer or learning_rate is not what it must be; `where` is its model_fn.
@@ -142,7 +142,7 @@ class BucketOptimizer:
     """The optimizer of one bucket, on its ps.
 
     number: of its rule.  learning_rate: as it was given.  variables: its own, complete once the update is built.
-    momentum: what the workers apply of it; None: nothing.
+    momentum: that the workers apply; None: they apply none.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class BucketOptimizer:
         return is_by_row(self._optimizer)
 
     def bytes_of_all(self, master: Variable) -> int:
-        """Of the master and its slots."""
+        """Bytes of the master and its slots."""
         slots = [variable for variable in self.variables if self.is_slot(variable, master)]
         return sum(variable.shape.num_elements() * variable.dtype.size for variable in [master, *slots])
 
@@ -198,7 +198,7 @@ class BucketOptimizer:
 
     def fresh_row(self, master: Variable) -> list[tuple[Variable, Tensor]]:
         """(slot [rows, ...], its entries of a row that was never updated), of every slot of a master that has rows."""
-        scope = f"fresh/{self._bucket.name}/"  # so that what the optimizer has once is named as on every other bucket
+        scope = f"fresh/{self._bucket.name}/"  # one name for every bucket, for variables that the optimizer has once
         with tf1.name_scope(scope), tf1.device(ps_device(self._bucket.ps)), self._recorded():
             self._optimizer._create_slots([master])
         with tf1.name_scope(f"{scope}like/"), tf1.device(ps_device(self._bucket.ps)), _recording([]):
@@ -226,7 +226,7 @@ def is_by_row(optimizer: Optimizer) -> bool:
 
 
 def _passes_over_tables(optimizer: Optimizer) -> bool:
-    """Of TensorFlow's optimizers AdamOptimizer does, and with it what inherits its sparse update."""
+    """Whether it is TensorFlow's AdamOptimizer, or inherits its sparse update."""
     return getattr(type(optimizer), "_resource_apply_sparse", None) is tf1.train.AdamOptimizer._resource_apply_sparse
 
 

@@ -60,6 +60,6 @@ class StalenessWeight:
         return gradient.with_values(gradient.values * tf1.cast(weight, gradient.values.dtype))
 
     def counted(self, applied: Tensor, weight: Tensor) -> Tensor:
-        """What the ledger counts of the update, int64 [LEDGER_SIZE].  applied: bool []."""
+        """The change of the ledger by the update, int64 [LEDGER_SIZE].  applied: bool []."""
         lowered = tf1.logical_and(applied, tf1.less(weight, self._numbers(1.0, tf1.float32)))
         return self._numbers.one(DOWN_WEIGHTED) * tf1.cast(lowered, tf1.int64)

@@ -134,7 +134,7 @@ def test_what_ends_the_job_is_not_told_as_read(fails: str) -> None:
         with pytest.raises(UserCodeError):
             while True:
                 inputs.applied(inputs.draw_endlessly())
-    source.take(Sharding(8, 8), inputs.shards._unheard() if inputs.shards else [], lambda: True)
+    source.take(Sharding(8, 8), inputs.shards._unreported() if inputs.shards else [], lambda: True)
     assert not shards.over and len(source.taken) == 1
 
 
