@@ -133,8 +133,8 @@ def _work(
     best = BestCheckpoint(evaluation, job.checkpoint_dir, metric, process.log) if keeps else None
     folder = os.path.join(job.checkpoint_dir, FOLDER)
     stopping = EarlyStopping(metric, wanted.patience, history.read(os.path.join(folder, HISTORY)))
-    consequences = Consequences(stopping, end.drain, os.path.join(folder, HISTORY), process.log, metrics)
-    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, folder, consequences.measured, process.log, best)
+    results = Results(stopping, end.drain, os.path.join(folder, HISTORY), process.log, metrics)
+    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, folder, results.measured, process.log, best)
     process.at_exit.callback(checkpoints.close)
     process.has_started()
     health.set_serving(True)
@@ -143,7 +143,7 @@ def _work(
         return _measure_all(checkpoints, end, job, process.stop)
     except JobDoneError:
         if end.drained:
-            consequences.ended(checkpoints.global_step)
+            results.ended(checkpoints.global_step)
         raise
 
 
@@ -175,7 +175,7 @@ def _require_all_measured(checkpoints: MeasuredCheckpoints, folder: str) -> None
         raise JobFailedError(f"the job is done, but {folder} has no checkpoint here; is it the same folder everywhere?")
 
 
-class Consequences:
+class Results:
     """Handles the metrics of a checkpoint: they are reported, and the job may be ended."""
 
     def __init__(
@@ -197,7 +197,7 @@ class Consequences:
         self._log("evaluation", global_step=global_step, **values)
         if self._metrics:
             self._metrics.measured(global_step, values)
-        self._stopping.saw(global_step, values)
+        self._stopping.add(global_step, values)
         if (reason := self._stopping.reason) and self._drain():
             self._log("stops_early", reason=reason)
 

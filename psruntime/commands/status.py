@@ -123,7 +123,7 @@ def _looks(client: CoordinatorClient, history: History) -> Iterator[bool]:
         except UnreachableError as error:
             if history.status.phase is Phase.DRAINING:
                 return  # it left with the end of the job
-            history.missed(str(error), time.time())
+            history.observe_failure(str(error), time.time())
             assert history.job and history.gone_since_s is not None
             if time.time() - history.gone_since_s > history.job.ps_timeout_s:
                 raise

@@ -17,7 +17,7 @@ class EarlyStopping:
         self._metric, self._patience = metric, patience
         self._history = history or History()
 
-    def saw(self, global_step: int, metrics: dict[str, float]) -> None:
+    def add(self, global_step: int, metrics: dict[str, float]) -> None:
         """Adds the metrics of a checkpoint."""
         self._history.add(global_step, metrics)
 

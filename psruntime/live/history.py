@@ -112,7 +112,7 @@ class History:
         self.status, self.job, self.at_s = status, job, at_s
         self.revision += 1
 
-    def missed(self, reason: str, at_s: float) -> None:
+    def observe_failure(self, reason: str, at_s: float) -> None:
         """Notes that the coordinator has not answered."""
         if self.gone_since_s is None:
             self.gone_since_s = at_s

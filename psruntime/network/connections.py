@@ -115,7 +115,7 @@ class Peers:
         self._port = split_address(server)[1]
         self._peers: frozenset[End] = frozenset()
 
-    def meet(self, view: View) -> None:
+    def add(self, view: View) -> None:
         """Adds the ps of a view; those of earlier ones may still have a connection."""
         for entry in view.ps:
             with suppress(UsageError):  # connecting to it fails with the same error

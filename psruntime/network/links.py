@@ -71,12 +71,12 @@ class Links:
         here = connections.descriptors()
         for at in here:
             if at.inode not in self._watched:
-                self._meet(at)
+                self._watch_socket(at)
         inodes = {at.inode for at in here}
         self._watched = {inode: connection for inode, connection in self._watched.items() if inode in inodes}
         return [(at, connection) for at in here if (connection := self._watched.get(at.inode))]
 
-    def _meet(self, at: Descriptor) -> None:
+    def _watch_socket(self, at: Descriptor) -> None:
         """Watches a socket from now on; one that is not connected yet is tried again."""
         with connections.duplicated(at) as tcp:
             if tcp is None:
@@ -106,7 +106,7 @@ class WorkerLinks(Links):
 
     def follow(self, instructions: Instructions) -> None:
         """Allows connections to the ps of this view, if it is usable; all others are cut."""
-        self.counts.meet(instructions.view)
+        self.counts.add(instructions.view)
         usable = () if instructions.phase in UNUSABLE else instructions.view.ps
         self._allow(frozenset(entry.address for entry in usable))
 

@@ -93,7 +93,7 @@ class Dashboard:
 
     def on_failure(self, reason: str, at_s: float) -> None:
         """Notes that it has not answered.  From any thread."""
-        self._loop.add_callback(self._changed, lambda: self.history.missed(reason, at_s))
+        self._loop.add_callback(self._changed, lambda: self.history.observe_failure(reason, at_s))
 
     @property
     def browsers(self) -> int:

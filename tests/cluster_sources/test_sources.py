@@ -39,7 +39,7 @@ def test_a_task_finds_itself_by_the_host_that_is_this_machine() -> None:
 
 def test_role_and_index_say_which_of_several_is_meant() -> None:
     same = {"ps_hosts": "a:1", "worker_hosts": "a:2,a:3"}
-    with pytest.raises(UsageError, match=r"^ps 0, worker 0, worker 1 are on this machine, give --role and --index to"):
+    with pytest.raises(UsageError, match=r"^ps 0, worker 0, worker 1 are on this machine, give --role and --index of"):
         find(own=("a",), **same)
     task = find(role="worker", index=1, **same)
     assert (task.role, task.index, task.port) == ("worker", 1, 3)

@@ -238,17 +238,17 @@ def test_a_job_whose_metric_gets_no_better_is_ended(tmp_path: Path, capsys: pyte
         ended_after.append(len(measured))
         return len(ended_after) != 2  # the second time it is about to end
 
-    consequences = evaluator.Consequences(
+    results = evaluator.Results(
         EarlyStopping(Metric("loss", False), 2), drain, str(path),
         lambda name, **facts: events.append((name, facts)),
     )  # fmt: skip
     for number, value in enumerate([3, 2, 2, 1, 1.5, 1, 2, 0.5, 0.75]):
         measured.append(number)
-        consequences.measured(f"model.ckpt-{number}", number, {"loss": value})
+        results.measured(f"model.ckpt-{number}", number, {"loss": value})
     assert ended_after == [6, 7]
     why = "loss got no better in 2 checkpoints: best was 1.0000 at global step 3"
     assert [facts["reason"] for name, facts in events if name == "stops_early"] == [why]
     assert history.read(str(path)).stopped_at == -1, "it has not ended yet"
-    consequences.ended(8)
+    results.ended(8)
     assert history.read(str(path)).stopped_at == 8
     assert "held out, at global step 4: loss 1.5000\n" in capsys.readouterr().out

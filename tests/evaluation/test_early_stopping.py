@@ -22,7 +22,7 @@ def first_reason(metric: Metric, patience: int | None, values: list[float]) -> t
     """(how many values it took, why); (-1, "") if the job goes on."""
     stopping = EarlyStopping(metric, patience)
     for number, value in enumerate(values, start=1):
-        stopping.saw(number * 100, {metric.name: value, "other": 0.0})
+        stopping.add(number * 100, {metric.name: value, "other": 0.0})
         if stopping.reason:
             return number, stopping.reason
     return -1, ""
@@ -53,7 +53,7 @@ def stopping_after(*values: float, patience: int = 2, before: history.History | 
     """After these losses, at global steps 100, 200, ..."""
     stopping = EarlyStopping(LOSS, patience, before)
     for number, value in enumerate(values, start=1):
-        stopping.saw(number * 100, {"loss": value})
+        stopping.add(number * 100, {"loss": value})
     return stopping
 
 
@@ -76,9 +76,9 @@ def test_another_process_goes_on_where_the_one_before_was(tmp_path: Path) -> Non
     with open(path, "ab") as file:
         file.write(b'\xff{"global_step": 400, "metr')  # of a process that was killed
     stopping = EarlyStopping(LOSS, 2, history.read(str(path)))
-    stopping.saw(300, {"loss": 0.7})  # the newest is measured again
+    stopping.add(300, {"loss": 0.7})  # the newest is measured again
     assert not stopping.reason
-    stopping.saw(400, {"loss": 0.6})
+    stopping.add(400, {"loss": 0.6})
     assert stopping.reason == "loss got no better in 2 checkpoints: best was 0.5000 at global step 200"
     written(path, (400, math.nan))
     found = history.read(str(path)).evaluations
@@ -100,7 +100,7 @@ def test_a_job_that_goes_on_after_its_early_stop_has_all_its_patience_again(
     stopping = EarlyStopping(LOSS, 2, history.read(path))
     for step in steps:
         assert not stopping.reason, step
-        stopping.saw(step, {"loss": 1.5})
+        stopping.add(step, {"loss": 1.5})
     assert stopping.reason == "loss got no better in 2 checkpoints: best was 1.0000 at global step 100"
 
 
@@ -115,7 +115,7 @@ def test_values_of_another_metric_are_passed_over() -> None:
     before = history.History({100: {"accuracy": 0.9}, 200: {"accuracy": 0.9}})
     stopping = EarlyStopping(LOSS, 1, before)
     assert not stopping.reason
-    stopping.saw(300, {"loss": 1.0})
+    stopping.add(300, {"loss": 1.0})
     assert not stopping.reason
 
 

@@ -123,8 +123,8 @@ def test_staleness_is_of_one_job() -> None:
 def test_an_absence_of_the_coordinator_is_told_once_and_ends() -> None:
     history = History()
     history.observe(STATUS, JOB, 1000.0)
-    history.missed("coordinator a:1: down", 1001.0)
-    history.missed("coordinator a:1: still down", 1002.0)
+    history.observe_failure("coordinator a:1: down", 1001.0)
+    history.observe_failure("coordinator a:1: still down", 1002.0)
     assert (history.gone_since_s, history.gone_reason) == (1001.0, "coordinator a:1: still down")
     assert history.status is STATUS, "what was known last"
     history.observe(STATUS, JOB, 1011.0)

@@ -30,7 +30,7 @@ def a_connection(local: str, remote: str) -> Connection:
 def test_what_counts_on_a_worker(local: str, remote: str, counted: bool) -> None:
     peers = Peers("10.0.0.1:4000")
     for addresses in (["10.0.0.4:2222"], ["10.0.0.2:2222", "ps-1.example:2223", "[fd00::5]:2224", "nonsense"]):
-        peers.meet(View(1, tuple(PsEntry(i, address, 1) for i, address in enumerate(addresses))))
+        peers.add(View(1, tuple(PsEntry(i, address, 1) for i, address in enumerate(addresses))))
     assert peers(a_connection(local, remote)) is counted
 
 

@@ -190,7 +190,7 @@ def test_curves_begin_anew_with_another_job(history: History) -> None:
 def test_curves_have_a_gap_where_the_coordinator_was_away(history: History) -> None:
     page = page_of("progress", history)
     card = next(card.name for card in page.cards if "time" in columns_of(page, card.name))
-    history.missed("coordinator a:1: down", 1003.0)
+    history.observe_failure("coordinator a:1: down", 1003.0)
     page.show(history)
     history.observe(NOW, JOB, 1010.0)
     page.show(history)
@@ -216,7 +216,7 @@ def test_the_head_tells_how_old_it_is_and_who_is_gone(history: History) -> None:
     head.show(history)
     assert "view &lt;2&gt; was prepared" in head.model.text and "global step 500 of 1,000" in head.model.text
     assert "bound 2" in head.model.text and head.model.tags == [1002.0]
-    history.missed("coordinator a:1: <down>", 1003.0)
+    history.observe_failure("coordinator a:1: <down>", 1003.0)
     text = head_html(history)
     assert "not reachable since" in text and "&lt;down&gt;" in text and "TRAINING" in text
 

@@ -183,7 +183,7 @@ class Checkpoints:
         for whole in dict.fromkeys([newest, *reversed(self._folder.listed())]):
             yield from [*self._folder.deltas_of(whole), whole]
 
-    def pass_over(self, path: str) -> str | None:
+    def skip(self, path: str) -> str | None:
         """Skips a damaged checkpoint from now on; returns the next older one, or None: it is the last, and stays."""
         older = (each for each in self._newest_first() if written(each) not in self._damaged and each != path)
         if first := next(older, None):

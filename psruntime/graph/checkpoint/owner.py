@@ -111,7 +111,7 @@ class FolderOwner:
                 with suppress(Exception):
                     now = instructions()
                     ps = _ps_of(now)
-                    self.saw(ps)
+                    self.add_ps(ps)
                     if now.chief and ps and not now.phase.over and (now.phase.prepared or self._owns):
                         self._renew(ps)
                         continue
@@ -123,7 +123,7 @@ class FolderOwner:
         """Stops renewing the mark: this process has left the job, which may continue."""
         self._ended.set()
 
-    def saw(self, ps: Collection[str]) -> None:
+    def add_ps(self, ps: Collection[str]) -> None:
         """Notes that a view of the job has these ps, by their addresses."""
         self._seen_ps.update(ps)
 
@@ -172,7 +172,7 @@ class FolderOwner:
         """Looks at the mark, and writes it if it is or becomes this job's; returns whether it is."""
         with self._lock:
             self._ps = sorted(ps)
-            self.saw(ps)
+            self.add_ps(ps)
             if self._ended.is_set():
                 return True  # the mark was removed, and another job may be there
             seen = self._read()

@@ -222,7 +222,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def _copy(self, session: Session, only_touched: bool, is_paused: bool = False) -> Copied | None:
         write = partial(self._graph.fence.run, session, self._incarnation())
-        spoilt = self._graph.model.worker_copies.bring(write)
+        spoilt = self._graph.model.worker_copies.write_back(write)
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
         copied = self._checkpoints.copy(session, only_touched, is_paused, self._position())

@@ -78,7 +78,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         it."""
         incarnation = self._incarnation()
         try:
-            self._graph.model.worker_copies.bring(partial(self._graph.fence.run, session, incarnation))
+            self._graph.model.worker_copies.write_back(partial(self._graph.fence.run, session, incarnation))
             global_step = self._replicas.begin(session, incarnation)
         except (*LOST_SESSION, ReplacedError) as error:
             self._log("replica_failed", reason=first_line(error))  # the next step finds the session lost

@@ -37,11 +37,11 @@ class DataErrors:
         self._failed_steps = 0
         self._reasons: set[str] = set()
 
-    def worked(self) -> None:
+    def succeeded(self) -> None:
         """A batch was processed."""
         self._in_a_row = 0
 
-    def pass_over(self, error: UserCodeError | UsageError) -> None:
+    def skip(self, error: UserCodeError | UsageError) -> None:
         """Skips and counts a batch.
 
         Raises:
@@ -74,7 +74,7 @@ class DataErrors:
             if is_power_of_two(self._failed_steps):
                 self._log("step_failed", count=self._failed_steps, reason=found, then="the step is tried once more")
             return False
-        self.pass_over(found)
+        self.skip(found)
         return True
 
     def _is_new(self, reason: str) -> bool:

@@ -226,24 +226,24 @@ class InputStream:
     def draw_of_shard(self) -> DrawnBatch | None:
         """The next mini-batch of the shards; None if there is none to read now.  Not beside `draw_if_any`."""
         assert self.shards is not None
-        return self._passing_over(self.shards.draw)
+        return self._skipping_bad(self.shards.draw)
 
     def _draw_minibatch(self) -> list[Array]:
-        drawn = self._passing_over(self.draw)
+        drawn = self._skipping_bad(self.draw)
         if drawn is None:
             raise UsageError(f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?")
         return drawn
 
-    def _passing_over(self, draw: Callable[[], Drawn | None]) -> Drawn | None:
+    def _skipping_bad(self, draw: Callable[[], Drawn | None]) -> Drawn | None:
         """The first batch drawn that the user's code does not fail to make; None if there is none."""
         while True:
             try:
                 drawn = draw()
             except UserCodeError as error:
-                self._data_errors.pass_over(error)
+                self._data_errors.skip(error)
                 continue
             if drawn is not None:
-                self._data_errors.worked()
+                self._data_errors.succeeded()
             return drawn
 
     @property

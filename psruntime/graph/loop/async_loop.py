@@ -197,7 +197,7 @@ class AsyncLoop:
         except tf1.errors.OpError as error:
             self._repeat(step, error)
             return
-        self._data_errors.worked()
+        self._data_errors.succeeded()
         self._under_way.popleft()
         fetched = self._runner.finish(started, ran)
         result = _read(fetched, self._inputs.examples(step.batch), ran.times(GATE, step.waits_s, step.draws_s))

@@ -279,7 +279,7 @@ class RoundLoop:
         while True:
             if self._graph.model.spec.examples is None and (refusal := self._inputs.miscounted(batch.arrays)):
                 trained = self._runner.global_step > 0  # in another mode, for example: it is saved before the job ends
-                self._data_errors.pass_over(UserCodeError(str(refusal)) if trained else refusal)
+                self._data_errors.skip(UserCodeError(str(refusal)) if trained else refusal)
                 self._batches.pass_over(batch)
                 batch, failures = self._batches.next(share), 0
                 continue
@@ -292,7 +292,7 @@ class RoundLoop:
                     self._batches.pass_over(batch)
                     batch, failures = self._batches.next(share), 0
                 continue
-            self._data_errors.worked()
+            self._data_errors.succeeded()
             return batch, ran
 
     def _with(self, feed: Feed) -> Callable[[Any], Ran]:

@@ -49,7 +49,7 @@ def pulled_changes(logs: Iterable[ChangeLog], index: int, wire: Wire) -> dict[st
                 version = log.store.version.read_value()
                 changes, values = log.since(version, position)
                 packed = wire.packed(values)
-            pulled[log.store.bucket.name] = version, copy.brought_up(changes, packed)
+            pulled[log.store.bucket.name] = version, copy.updated(changes, packed)
     return pulled
 
 
@@ -66,7 +66,7 @@ class _PulledCopy:
         with tf1.device(self._device):
             self._values = worker_variable(f"pulled/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
 
-    def brought_up(self, changes: Tensor, packed: Tensor) -> Tensor:
+    def updated(self, changes: Tensor, packed: Tensor) -> Tensor:
         """The bucket with these changes, see ChangeLog.since, as they were sent."""
         with tf1.device(self._cpu):
             position, indices = tf1.bitcast(changes[:2], tf1.int64), changes[2:]

@@ -169,7 +169,7 @@ def substitute(
             initialised[name] = captured.aggregated[name] = variable
             _bind(variable, aggregated[name])
         elif variable.trainable:
-            raise UsageError(f"variable {name} has no view")
+            raise UsageError(f"variable {name} is not on the ps")
         else:
             if not is_worker_local(variable):
                 initialised[name] = variable

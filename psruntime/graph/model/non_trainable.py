@@ -71,11 +71,11 @@ class WorkerCopies:
                 tf1.cond(taken.is_initialized(), taken.read_value, lambda: none),
             ]
             self._take = [copy.assign(on_ps[name].read_value(), read_value=False) for name, copy in copies.items()]
-            brought = {name: _bring(copy, on_ps[name]) for name, copy in copies.items()}
+            written = {name: _write_back(copy, on_ps[name]) for name, copy in copies.items()}
             self._restored = tf1.placeholder(tf1.int64, [], name="home_stamp")
         self._write_stamp = ps_copies.stamp.assign(self._restored, read_value=False)
-        self._bring = {name: is_finite for name, (is_finite, _) in brought.items()}
-        self.writes = [(ps_copies.ps_of[name], write) for name, (_, write) in brought.items()]
+        self._write_back = {name: is_finite for name, (is_finite, _) in written.items()}
+        self.writes = [(ps_copies.ps_of[name], write) for name, (_, write) in written.items()]
         self.writes.append((0, self._write_stamp))
         self._take_stamp = taken.assign(self.stamps[0], read_value=False)
         self._lasting = tf1.get_collection_ref(LASTING)
@@ -97,12 +97,12 @@ class WorkerCopies:
             session.run([self._take, [variable.initializer for variable in self._lasting]])
             session.run(self._take_stamp)
 
-    def bring(self, write: Callable[[Any], dict[str, Array]]) -> list[str]:
+    def write_back(self, write: Callable[[Any], dict[str, Array]]) -> list[str]:
         """Writes this worker's copies to the ps.  Returns the names of those that are not finite, and not written.
 
         write: runs fetches that write.
         """
-        return [name for name, is_finite in write(self._bring).items() if not is_finite]
+        return [name for name, is_finite in write(self._write_back).items() if not is_finite]
 
 
 def _is_average(copy: Variable, changing: Collection[str]) -> bool:
@@ -118,10 +118,10 @@ def _is_average(copy: Variable, changing: Collection[str]) -> bool:
     return is_of_layer or all("AssignMovingAvg" in name or "AssignNewValue" in name for name in changing)
 
 
-def _bring(copy: Variable, on_ps: Variable) -> tuple[Tensor, Op]:
+def _write_back(copy: Variable, on_ps: Variable) -> tuple[Tensor, Op]:
     """(whether the copy is finite, bool []; the operation that writes it, which has run by then)."""
     value = copy.read_value()
     is_finite = tf1.reduce_all(tf1.is_finite(value)) if value.dtype.is_floating else tf1.constant(True)
-    brought = on_ps.assign(tf1.where(is_finite, value, on_ps.read_value()), read_value=False)
-    with tf1.control_dependencies([brought]):
-        return tf1.identity(is_finite), brought
+    written = on_ps.assign(tf1.where(is_finite, value, on_ps.read_value()), read_value=False)
+    with tf1.control_dependencies([written]):
+        return tf1.identity(is_finite), written

@@ -197,7 +197,7 @@ def build_pulled_model(
         with capture.substitute(reads, step, plan.specs, aggregated.copies) as captured:
             spec, batch = _call(model, inputs, mode, [tensor for _, tensor in last.values()])
             examples = inputs.layout.examples(batch, tf1.shape) if spec.examples is None else spec.examples
-            lookups.put_together(_step_of(spec, examples), batch)
+            lookups.join(_step_of(spec, examples), batch)
             tf1.train.get_or_create_global_step()  # where hooks look for it
     return PulledModel(
         spec=spec,

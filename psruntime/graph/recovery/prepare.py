@@ -57,13 +57,13 @@ AGAIN_S = 2.0  # until a checkpoint that could not be read is read once more
 class _Tries:
     """The tries of one preparation so far: after a damaged checkpoint there is another one.
 
-    damaged: checkpoints that could not be read.  passed_over: those of them that the next try skips.
+    damaged: checkpoints that could not be read.  skipped: those of them that the next try skips.
     first_error: why the first try, of the newest checkpoint, failed.  found: the contents of the ps before the first
     try, for the log.
     """
 
     damaged: set[str] = field(default_factory=set)
-    passed_over: set[str] = field(default_factory=set)
+    skipped: set[str] = field(default_factory=set)
     first_error: CheckpointError | None = None
     found: dict[str, object] = field(default_factory=dict)
 
@@ -165,7 +165,7 @@ class Preparation:
                 if isinstance(error, FolderOwnedError):
                     raise
                 tries.first_error = tries.first_error or error
-                if isinstance(error, DamagedCheckpointError) and self._passes_over(error, tries):
+                if isinstance(error, DamagedCheckpointError) and self._tries_again(error, tries):
                     continue
                 if assignment.seen_step > 0:
                     raise CannotPrepareError(str(tries.first_error)) from None
@@ -213,7 +213,7 @@ class Preparation:
         fresh = {ps for ps in recovery.ps if contents[ps] is Contents.FRESH}
         tries.found = tries.found or {"fresh_ps": len(fresh), "reason": recovery.reason}
         # Before they are marked as begun: they are fresh until then, and this is done again.
-        self._counters.bring_back(write, fresh, state)
+        self._counters.restore(write, fresh, state)
         if self._unreported:
             self._unreported.begin(session, assignment.incarnation, assignment.view.number)
         self._flags.begin(session, assignment.incarnation, recovery.ps)
@@ -243,9 +243,9 @@ class Preparation:
         global_step = self._report(event, session, **source, **some, **tries.found)
         saved_step = self._saved_step(assignment)
         newest_step = self._checkpoints.newest_step() if path else None
-        if tries.passed_over or (newest_step and state.global_step < newest_step):  # by its name, it is damaged
+        if tries.skipped or (newest_step and state.global_step < newest_step):  # by its name, it is damaged
             saved_step = state.global_step if path else saved_step
-        trained = max([live_step, _trained(tries.passed_over, assignment.seen_step)])
+        trained = max([live_step, _trained(tries.skipped, assignment.seen_step)])
         steps_lost = max(0, trained - state.global_step)
         return Prepared(global_step, attempt, steps_lost, saved_step, self._position(path))
 
@@ -310,15 +310,15 @@ class Preparation:
             cut_off = [each for each in self._checkpoints.cut_off() if step_of(each) == assignment.saved_step]
             if not cut_off:
                 raise CannotPrepareError(reason)
-            if tries.passed_over.isdisjoint(cut_off):
+            if tries.skipped.isdisjoint(cut_off):
                 self._log("checkpoint_damaged", path=cut_off[0], reason="it has no index", instead=path)
-            tries.passed_over.update(cut_off)
+            tries.skipped.update(cut_off)
         if path is None and assignment.seen_step > 0:
             raise JobFailedError(
                 lost_work(assignment.seen_step, recovery.reason, "--checkpoint-dir or --replicate-every")
             )
 
-    def _passes_over(self, error: DamagedCheckpointError, tries: _Tries) -> bool:
+    def _tries_again(self, error: DamagedCheckpointError, tries: _Tries) -> bool:
         """Whether there is another try, of the newest checkpoint or of an older one instead."""
         path = self._checkpoints.latest()
         if path is None:
@@ -328,9 +328,9 @@ class Preparation:
             self._log("checkpoint_damaged", path=path, reason=error, instead="the same, once more")
             time.sleep(AGAIN_S)
             return True
-        older = self._checkpoints.pass_over(path)
+        older = self._checkpoints.skip(path)
         if older:
-            tries.passed_over.add(path)
+            tries.skipped.add(path)
             self._log("checkpoint_damaged", path=path, reason=error, instead=older)
         return older is not None
 
@@ -368,13 +368,13 @@ class Preparation:
         return global_step
 
 
-def _trained(passed_over: Collection[str], seen_step: int) -> int:
+def _trained(skipped: Collection[str], seen_step: int) -> int:
     """Global step until which the job had trained, by its damaged checkpoints.
 
     seen_step: the highest that was seen; a damaged one of a higher step is from before the job was started again, and
     its loss was counted then.
     """
-    step = max((step_of(path) or 0 for path in passed_over), default=0)
+    step = max((step_of(path) or 0 for path in skipped), default=0)
     return min(step, seen_step) if seen_step else step
 
 

@@ -43,7 +43,7 @@ class RestoredCounters:
         self._max_workers = int(graph.global_step.pushed.shape[0])
         self._of_ps = [_PsCounters(ps, graph, self._max_workers) for ps in range(graph.plan.num_ps)]
 
-    def bring_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
+    def restore(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
         """Restores the saved counters on fresh ps."""
         for ps in every_ps:
             counters = self._of_ps[ps]
@@ -53,7 +53,7 @@ class RestoredCounters:
             saved_ps = sorted({of_bucket.ps for of_bucket in saved if of_bucket})
             rows = [saved_ps.index(of_bucket.ps) + 1 if of_bucket else 0 for of_bucket in saved]
             feed = {counters.version: versions, counters.ledger: np.reshape(ledgers, [-1, LEDGER_SIZE])}
-            write(counters.bring_back, {**feed, counters.counts: self._counts(state, saved_ps), counters.rows: rows})
+            write(counters.restore, {**feed, counters.counts: self._counts(state, saved_ps), counters.rows: rows})
 
     def roll_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
         """Rolls back, in live counters, the updates that the saved ones do not have."""
@@ -74,7 +74,7 @@ class RestoredCounters:
 
 
 class _PsCounters:
-    """The counters of one ps.  bring_back, roll_back: lists of operations.
+    """The counters of one ps.  restore, roll_back: lists of operations.
 
     Placeholders, int64: version, rows [buckets], ledger, kept [buckets, LEDGER_SIZE], counts [any, max_workers, 2];
     `rows`: the index of each bucket's counts.
@@ -91,7 +91,7 @@ class _PsCounters:
             self.rows = tf1.placeholder(tf1.int64, [count], name=f"saved_rows_{ps}")
             self.kept = tf1.placeholder(tf1.int64, [count, LEDGER_SIZE], name=f"kept_{ps}")
             pushed = tf1.pad(self.counts, [[0, 0], [0, 0], [ACCEPTED, 0]])
-            self.bring_back = [
+            self.restore = [
                 operation
                 for i, store in enumerate(stores)
                 for operation in (
@@ -100,7 +100,7 @@ class _PsCounters:
                     store.pushed.assign(pushed[self.rows[i]], read_value=False),
                 )
             ]
-            graph.fence.guard(ps, self.bring_back)
+            graph.fence.guard(ps, self.restore)
             numbers = graph.controls[ps].numbers
             self.roll_back = [_roll_back(store, self.kept[i], numbers, graph.fence) for i, store in enumerate(stores)]
 

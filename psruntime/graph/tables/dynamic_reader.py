@@ -15,7 +15,7 @@ from psruntime.graph.dynamic.id_rows import IdRows
 from psruntime.graph.dynamic.id_sets import NO_ID
 from psruntime.graph.store.wire import Wire
 from psruntime.graph.tables.group_reader import GroupReader
-from psruntime.graph.tables.reading import brought
+from psruntime.graph.tables.reading import transferred
 
 
 class DynamicReader(GroupReader):
@@ -57,7 +57,7 @@ class DynamicReader(GroupReader):
             rows.set_shape([None, *self.row_shape])
             return rows
 
-        return brought(look_up, ps_device(ps), self._worker, self._wire)
+        return transferred(look_up, ps_device(ps), self._worker, self._wire)
 
     def _read_all(self, handle: Tensor) -> Tensor:
         return tf1.reshape(super()._read_all(handle), [-1, *self.group.row_shape])

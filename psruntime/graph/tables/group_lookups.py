@@ -34,7 +34,7 @@ class _Lookup:
 class TableLookups:
     """The table groups of a model as worker device `worker` reads them, in the current graph.
 
-    What the model reads in another way than by lookups at its outermost level, it reads through the handles.
+    All reads but lookups outside of loops and branches are through the handles.
     """
 
     def __init__(self, readers: Sequence[GroupReader], worker: str) -> None:
@@ -65,7 +65,7 @@ class TableLookups:
         self._lookups.append(_Lookup(reader, LookupRequest(table, ids, in_range), result))
         return result
 
-    def put_together(self, step: Iterable[Tensor | Op], batch: Iterable[Tensor]) -> None:
+    def join(self, step: Iterable[Tensor | Op], batch: Iterable[Tensor]) -> None:
         """Fetches the rows of all lookups so far; together those of one level and group that `step` needs and whose
         ids depend on `batch` alone.
 

@@ -23,7 +23,7 @@ from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.row_sums import row_sums
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.wire import Wire
-from psruntime.graph.tables.reading import brought, uncolocated
+from psruntime.graph.tables.reading import transferred, uncolocated
 
 _UNIQUE = frozenset({"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"})
 _KEEPING = frozenset({"Identity", "Reshape"})  # operations after which ids are as different as before
@@ -121,7 +121,7 @@ class GroupReader:
                     asked = _joined(rows_of) if len(rows_of) > 1 else tf1.identity(rows_of[0])
                 are_unique = _are_unique(lookups)
                 unique, positions = (asked, None) if are_unique else tf1.unique(asked)
-                keys, order = self._dealt(unique)
+                keys, order = self._by_ps(unique)
                 fetched_at = _fetched_positions(order, positions)
             rows = [self._gathered(ps, keys[ps]) for ps in range(self.group.num_ps)]
             with tf1.device(self._worker):
@@ -155,7 +155,7 @@ class GroupReader:
         def read() -> Tensor:
             return self._read_all(handle)[start : start + count]
 
-        return brought(read, ps_device(ps), self._worker, self._wire)
+        return transferred(read, ps_device(ps), self._worker, self._wire)
 
     def _read_all(self, handle: Tensor) -> Tensor:
         """All rows on a ps."""
@@ -167,14 +167,14 @@ class GroupReader:
         def gather() -> Tensor:
             return tf1.raw_ops.ResourceGather(resource=self.handles[ps], indices=keys, dtype=self.dtype)
 
-        return brought(gather, ps_device(ps), self._worker, self._wire)
+        return transferred(gather, ps_device(ps), self._worker, self._wire)
 
     def _group_rows(self, table: GroupedTable, ids: Tensor, /) -> GroupRow:
         """The rows of the group of ids of a table, int32 or int64 [ids].  ids: TableIds of any shape."""
         flat = ids if ids.shape.rank == 1 else tf1.reshape(ids, [-1])
         return group_row(tf1.cast(flat, self._ids_dtype), tf1.constant(table.offset, self._ids_dtype))
 
-    def _dealt(self, unique: GroupRow) -> tuple[list[BucketRow], list[BatchPosition]]:
+    def _by_ps(self, unique: GroupRow) -> tuple[list[BucketRow], list[BatchPosition]]:
         """(its keys, [keys]; their BatchPositions among the unique rows, int32 [keys]) of each ps."""
         num_ps = self.group.num_ps
         numbers = tf1.range(tf1.size(unique))

@@ -11,7 +11,7 @@ from psruntime.graph.base.types import Tensor
 from psruntime.graph.store.wire import AS_IS, Wire, unpacked
 
 
-def brought(read: Callable[[], Tensor], ps: str, worker: str, wire: Wire) -> Tensor:
+def transferred(read: Callable[[], Tensor], ps: str, worker: str, wire: Wire) -> Tensor:
     """The result of `read()` on device `ps`, sent to device `worker`; it arrives in host memory, see `pulled_whole`."""
     with uncolocated(), tf1.get_default_graph().gradient_override_map({"Cast": AS_IS}):
         with tf1.device(ps):

@@ -33,7 +33,7 @@ def _kind(op: Op) -> str:
 
 
 def _has_another(op: Op) -> bool:
-    """Whether the gradient is one that names rows, or one of the user's."""
+    """Whether the operation has a sparse gradient, or one of the user's."""
     return _GRADIENT in op.node_def.attr or op.get_attr("sparse_gradient")
 
 

@@ -13,7 +13,7 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.types import Tensor
 from psruntime.graph.store.wire import FULL, Wire
-from psruntime.graph.tables.reading import brought, uncolocated
+from psruntime.graph.tables.reading import transferred, uncolocated
 
 
 class TableRead:
@@ -62,4 +62,4 @@ class TableRead:
             )
 
     def _read(self, read: Callable[[], Tensor]) -> Tensor:
-        return brought(read, self._ps, self._worker, self._wire)
+        return transferred(read, self._ps, self._worker, self._wire)

@@ -47,7 +47,7 @@ def test_a_worker_knows_the_mark_of_every_view_that_it_has_seen(tmp_path: Path) 
     """ps 0 comes back under a new address, and another worker than before becomes the chief."""
     first, next_chief = owner(tmp_path, lease_s=60.0), owner(tmp_path, lease_s=60.0)
     first.claim(PS[:1])
-    next_chief.saw(PS[:1])
+    next_chief.add_ps(PS[:1])
     next_chief.claim(OTHER_PS, never)
 
 
@@ -55,7 +55,7 @@ def test_a_chief_that_was_replaced_meanwhile_ends_nothing(tmp_path: Path) -> Non
     """It was paused while ps 0 and the chief were replaced, and renews the mark before it hears of that."""
     first, next_chief = owner(tmp_path), owner(tmp_path)
     first.claim(PS[:1])
-    next_chief.saw(PS[:1])
+    next_chief.add_ps(PS[:1])
     next_chief.claim(OTHER_PS, never)
     first._renew(PS[:1])
     first.require()

@@ -211,12 +211,12 @@ def test_an_input_that_is_asked_again_after_the_limit_fails_again() -> None:
     skipped: list[int] = []
     errors = DataErrors(skip=True, on_skip=lambda: skipped.append(1))
     for _ in range(LIMIT - 1):
-        errors.pass_over(UserCodeError("bad"))
+        errors.skip(UserCodeError("bad"))
     for _ in range(3):
         with pytest.raises(UserCodeError, match=f"^{LIMIT} batches in a row"):
-            errors.pass_over(UserCodeError("bad"))
-    errors.worked()
-    errors.pass_over(UserCodeError("bad"))
+            errors.skip(UserCodeError("bad"))
+    errors.succeeded()
+    errors.skip(UserCodeError("bad"))
     assert len(skipped) == LIMIT + 3
 
 
@@ -265,11 +265,11 @@ def test_what_is_passed_over_is_a_line_for_each_reason_and_each_doubling() -> No
     skipped: list[int] = []
     errors = DataErrors(True, lambda event, **facts: lines.append((event, facts["count"])), lambda: skipped.append(1))
     for _ in range(1000):
-        errors.pass_over(UserCodeError("a damaged record"))
-        errors.worked()
+        errors.skip(UserCodeError("a damaged record"))
+        errors.succeeded()
     assert lines == [("batch_skipped", 2**n) for n in range(10)]
     for number in range(1000):
-        errors.pass_over(UserCodeError(f"record {number} is damaged"))
-        errors.worked()
+        errors.skip(UserCodeError(f"record {number} is damaged"))
+        errors.succeeded()
     assert len(skipped) == 2000
     assert lines[10:] == [("batch_skipped", 1001 + n) for n in range(9)] + [("batch_skipped", 1024)]

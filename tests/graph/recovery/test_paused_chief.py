@@ -164,9 +164,9 @@ def test_every_write_of_a_chief_waits_for_the_fence(mode: str, tmp_path: Path) -
         recorded = Recorded(session)
         chief.prepare(recorded, INCARNATION)
         copies.take(recorded)
-        copies.bring(partial(chief.graph.fence.run, recorded, INCARNATION))
+        copies.write_back(partial(chief.graph.fence.run, recorded, INCARNATION))
         with pytest.raises(tf1.errors.InvalidArgumentError, match="writer_"):
-            copies.bring(session.run)  # names no writer
+            copies.write_back(session.run)  # names no writer
         cluster.forget(1)
         chief.prepare(recorded, INCARNATION)
         replicas.begin(recorded, INCARNATION)
