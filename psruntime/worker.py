@@ -375,31 +375,27 @@ class _Trainer:
 
     def _train(self) -> None:
         """Trains in the job's mode, and in each in which an operator lets it go on."""
-        from psruntime.graph.loop.assemble import assemble
+        from psruntime.graph.loop.training_loop import TrainingLoop
         from psruntime.graph.session.session import ModeChangedError
-        from psruntime.graph.session.worker_run import WorkerRun
+        from psruntime.graph.session.worker_run import Observers, WorkerRun
 
         index, log, control_plane, job = self._where.index, self._process.log, self._control_plane, self._job
-        saved = self._best.offer if self._best else None
+        saved = self._best.offer if self._best else lambda *_: None
         recorder = self._recorder
 
         def add(update: SentUpdate) -> None:
             assert recorder is not None
             recorder.add(update, control_plane.mode, control_plane.bound)
 
-        record = add if recorder else None
+        observers = Observers(
+            self._progress.step, self._progress.checkpoint, saved, add if recorder else None, self._summaries
+        )
         while True:
             graph = self._graphs.enter(job.mode)
             alone = self._graphs.of(LOCAL) if self._has_local else None
-            run = WorkerRun(
-                graph.train, self._inputs, control_plane, job, index, log, self._data_errors(),
-                self._progress.checkpoint,
-            )  # fmt: skip
+            run = WorkerRun(graph.train, self._inputs, control_plane, job, index, log, self._data_errors(), observers)
             try:
-                assemble(
-                    run, graph, self._server, self._progress.step, self._evaluate, saved, record, self._summaries,
-                    alone,
-                ).run()  # fmt: skip
+                TrainingLoop(run, graph, self._server, self._evaluate, alone).run()
                 self._graphs.close()
                 return
             except ModeChangedError:

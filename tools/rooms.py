@@ -104,7 +104,7 @@ def is_in(name: str, package: str) -> bool:
 
 
 def room_of(module: str) -> str:
-    """`psruntime.graph.loop.assemble` -> `graph.loop`, `psruntime.worker` -> `worker`, the package -> `psruntime`."""
+    """`psruntime.graph.loop.async_loop` -> `graph.loop`, `psruntime.worker` -> `worker`, the package -> `psruntime`."""
     _, *parts = module.split(".")
     if not parts:
         return PACKAGE

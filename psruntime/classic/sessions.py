@@ -38,7 +38,7 @@ class ScriptSessions(tf1.train.SessionCreator):  # type: ignore[misc]
     @property
     def assignment(self) -> Assignment:
         """The assignment of the newest session."""
-        assert self._views is not None and self._views.assignment is not None
+        assert self._views is not None
         return self._views.assignment
 
     def create_session(self) -> Any:

@@ -25,15 +25,15 @@ from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.loop.assemble import assemble
 from psruntime.graph.loop.loop_graphs import LoopGraph
+from psruntime.graph.loop.training_loop import TrainingLoop
 from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.model.towers import ONE_TOWER, Towers
 from psruntime.graph.ps.ps_state import LedgerReader, PsState
 from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.graph.session.session import WorkerServer, open_session
 from psruntime.graph.session.step_result import StepResult
-from psruntime.graph.session.worker_run import WorkerRun
+from psruntime.graph.session.worker_run import Observers, WorkerRun
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.model import Context, Model, ModelSpec
@@ -254,7 +254,7 @@ def train(
     steps: int,
     close: Callable[[int], None] = lambda _: None,
     make_control_plane: Callable[[View, int], LocalControlPlane] = LocalControlPlane,
-    saved: Callable[[str, int], None] | None = None,
+    saved: Callable[[str, int], None] = lambda *_: None,
     towers: Towers = ONE_TOWER,
     batch_size: int = 8,
     built: LoopGraph | None = None,
@@ -287,20 +287,18 @@ def train(
     control_plane = make_control_plane(cluster.view, steps)
     control_plane.mode = job.mode
     run = Run(cluster, job, graph, control_plane, events=events, skipped=skipped)
-    worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"))
     writer = SummaryWriter(job.checkpoint_dir, log) if job.checkpoint_dir else None
+    observers = Observers(run.results.append, on_saved=saved, on_update=run.updates.append, summaries=writer)
+    worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"), observers)
     run.built = built or LoopGraph.around(graph, job, 0, log, inputs.shards is not None, warm_start)
     alone = None
     if has_local:
         control_plane.schedule, own_job = schedule, as_trained_alone(job)
         own_graph = build_training(model, inputs, plan, own_job, 0, towers, has_local)
         alone = LoopGraph.around(own_graph, own_job, 0, log)
-    loop = assemble(
-        worker_run, run.built, cluster.server, run.results.append, close, saved, run.updates.append, writer, alone
-    )
-    run.checkpoints = loop._hooks[-1]._checkpoints
+    run.checkpoints = run.built.checkpoints
     try:
-        loop.run()
+        TrainingLoop(worker_run, run.built, cluster.server, close, alone).run()
     finally:
         inputs.close()
         if writer:

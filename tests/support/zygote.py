@@ -43,7 +43,7 @@ LATER = (  # what these import once they run, TensorFlow with it
     "psruntime.examples.fashion_mnist",
     "psruntime.graph.checkpoint.measured",
     "psruntime.graph.export.write",
-    "psruntime.graph.loop.assemble",
+    "psruntime.graph.loop.training_loop",
     "psruntime.graph.model.evaluate",
     "psruntime.graph.ps.ps_state",
     "psruntime.classic.training_session",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from functools import partial
 
 import tensorflow.compat.v1 as tf1
@@ -14,6 +13,7 @@ from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
+from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # for a write to end after its session was lost; a disk may hang
@@ -34,8 +34,6 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     closing: a fetch, the global step; running it saves the variables on the ps.  A lost session interrupts it like
     a step: it is repeated in the next one.
-    global_step: returns it as this worker last saw it.
-    saved: called with each checkpoint that is written here, and its global step.
 
     A periodic save that fails is reported and tried again a tenth of `save_steps` later, a delta a tenth of
     `delta_every`.  One that fails while closing is tried again for half the drain timeout; then it is the job's
@@ -44,18 +42,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     A save that fails because another chief has replaced this one is no failure: ReplacedError.
 
     The position in the data shards is read before the copy, so that all shards that are done by then are in the copy.
-
-    incarnation: returns this worker's, in its session.
     """
 
-    def __init__(
-        self,
-        run: WorkerRun,
-        checkpoints: Checkpoints,
-        global_step: Callable[[], int],
-        incarnation: Callable[[], int],
-        saved: Callable[[str, int], None] | None,
-    ) -> None:
+    def __init__(self, run: WorkerRun, checkpoints: Checkpoints, view: ViewHook) -> None:
         self._graph = run.graph
         self.closing = run.graph.closing
         self._checkpoints = checkpoints
@@ -65,17 +54,15 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if run.job.delta_every and not self._delta_every:
             reason = "the touched rows of no table can be saved by themselves, so every checkpoint is whole"
             run.log("no_deltas", reason=reason)
-        self._global_step = global_step
         self._is_chief = run.control_plane.is_chief
         self._is_wanted = run.control_plane.wants_checkpoint
-        self._incarnation = incarnation
+        self._view = view
         self._position = run.control_plane.shards.position if run.inputs.shards else lambda: None
         self._back_off = run.control_plane.back_off
         self._report_saves = run.control_plane.saves
         self._report_saved = run.control_plane.saved
         self._retry_s = run.job.drain_timeout_s / 2
-        self._saved = saved
-        self._on_checkpoint = run.on_checkpoint
+        self._observers = run.observers
         self._log = run.log
         self._saved_at = 0  # global step of the latest
         self._whole_at = 0  # of the latest that was no delta
@@ -105,7 +92,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         elif self._graph.is_step(run_context):
             if self._writing and not self._writing[1].is_alive():
                 self._finish()
-            global_step = self._global_step()
+            global_step = self._view.global_step
             is_whole = global_step - self._whole_at >= self._save_steps
             if self._is_due(global_step, is_whole) and self._is_chief():
                 if self._writing:
@@ -119,7 +106,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._checkpoints.owner.require()
         if self._writing and not self._writing[1].is_alive():
             self._finish()
-        seen = self._global_step()
+        seen = self._view.global_step
         is_seen_due = self._is_due(seen, seen - self._whole_at >= self._save_steps)
         if self._writing or not ((self._is_wanted() or is_seen_due) and self._is_chief()):
             return
@@ -218,10 +205,10 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 self._back_off("the last checkpoint cannot be written")
 
     def _require_chief(self, session: Session) -> None:
-        self._graph.fence.require_admitted(session, self._incarnation())
+        self._graph.fence.require_admitted(session, self._view.incarnation)
 
     def _copy(self, session: Session, only_touched: bool, is_paused: bool = False) -> Copied | None:
-        write = partial(self._graph.fence.run, session, self._incarnation())
+        write = partial(self._graph.fence.run, session, self._view.incarnation)
         spoilt = self._graph.model.worker_copies.write_back(write)
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
@@ -256,9 +243,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         rows = {"rows": copied.changes.rows} if copied.changes else {}
         times = {"copy_s": round(copied.seconds, 3), "write_s": round(moved.seconds, 3)}
         self._log("checkpoint", path=moved.path, sharded=moved.sharded, spread=copied.state.spread, **rows, **times)
-        self._on_checkpoint(copied.seconds + moved.seconds)
-        if self._saved and not copied.whole:
-            self._saved(moved.path, copied.global_step)
+        self._observers.on_checkpoint(copied.seconds + moved.seconds)
+        if not copied.whole:
+            self._observers.on_saved(moved.path, copied.global_step)
 
     def _failed(self, reason: str, is_whole: bool = True, logs: bool = True) -> None:
         if logs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import tensorflow.compat.v1 as tf1
@@ -12,6 +11,7 @@ from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.types import Session
 from psruntime.graph.recovery.replicas import Replicas
+from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # for sending to end after its session was lost
@@ -24,24 +24,14 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     A copy is sent while the next steps run.  If the next one is due before, it waits: so fewer than twice
     `every_steps` are lost with a ps.  Other workers push between two steps of the chief, and while it waits; so the
     next copy is made before a step after which it would be late, and earlier if the last one took long to send.
-
-    global_step: returns it as this worker last saw it.
-    incarnation: returns this worker's, in its session.
     """
 
-    def __init__(
-        self,
-        run: WorkerRun,
-        replicas: Replicas,
-        global_step: Callable[[], int],
-        incarnation: Callable[[], int],
-    ) -> None:
+    def __init__(self, run: WorkerRun, replicas: Replicas, view: ViewHook) -> None:
         self._graph = run.graph
         self._replicas = replicas
         self._every_steps = run.job.replicate_every
-        self._global_step = global_step
         self._is_chief = run.control_plane.is_chief
-        self._incarnation = incarnation
+        self._view = view
         self._log = run.log
         self._made_at: int | None = None  # global step of the newest in this session
         self._seen = 0  # global step after the last step
@@ -55,7 +45,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002
         if not self._graph.is_step(run_context):
             return
-        global_step = self._global_step()
+        global_step = self._view.global_step
         stride, self._seen = max(1, global_step - self._seen), global_step  # of all workers, in a step of this one
         if self._sending and not self._sending.is_alive():
             assert self._made_at is not None
@@ -76,7 +66,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _begin(self, session: Session) -> None:
         """Copies, and starts to send.  The step is done and counted, so no error here may make MonitoredSession repeat
         it."""
-        incarnation = self._incarnation()
+        incarnation = self._view.incarnation
         try:
             self._graph.model.worker_copies.write_back(partial(self._graph.fence.run, session, incarnation))
             global_step = self._replicas.begin(session, incarnation)

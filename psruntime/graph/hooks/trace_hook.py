@@ -15,6 +15,7 @@ from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.types import Proto, Session, Tensor
 from psruntime.graph.hooks.run_spans import run_spans
+from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.observe.meter import StepTimes
 from psruntime.tracing.join import TraceFolder
@@ -40,11 +41,10 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     graph once more for these.  A failure is logged, and the training continues.
 
     `step` is to be called with the result of every step, after its run, and `leave` when another loop continues.
-    global_step: returns it as this worker last saw it.
     """
 
-    def __init__(self, run: WorkerRun, global_step: Callable[[], int]) -> None:
-        self._run, self._global_step = run, global_step
+    def __init__(self, run: WorkerRun, view: ViewHook) -> None:
+        self._run, self._view = run, view
         self._first, self._last = run.job.traced_steps
         self._mode = run.job.mode
         self._is_ready = False
@@ -72,7 +72,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if not self._is_ready:
             self._is_ready = True
             return tf1.train.SessionRunArgs(None)
-        if not self._first <= self._global_step() + 1 < self._last:
+        if not self._first <= self._view.global_step + 1 < self._last:
             return None
         self._asked.add(id(run_context))
         return tf1.train.SessionRunArgs(None, options=self._options)
@@ -83,9 +83,9 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if id(run_context) in self._asked:
             self._asked.discard(id(run_context))
             self._ran = run_values.run_metadata
-        if self._clocks_are is None and self._global_step() + 1 >= self._first:
+        if self._clocks_are is None and self._view.global_step + 1 >= self._first:
             self._read_clocks(run_context.session)
-        if self._ran is None and not self._asked and self._global_step() + 1 >= self._last:
+        if self._ran is None and not self._asked and self._view.global_step + 1 >= self._last:
             self._finish()
 
     def step(self, result: StepResult) -> None:

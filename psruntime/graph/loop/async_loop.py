@@ -57,7 +57,6 @@ class AsyncLoop:
     the second as repeated.  So it is with a step that failed in the user's code (data_errors.py).
 
     on_step: called with the result of every step.  has_stopped: whether a hook of the model wants no further one.
-    on_update: called with every update and what became of it; None: nobody wants to know.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class AsyncLoop:
         view: ViewHook,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
-        on_update: Callable[[SentUpdate], None] | None = None,
     ) -> None:
         self._graph = run.graph
         self._inputs = run.inputs
@@ -83,7 +81,7 @@ class AsyncLoop:
         self._threads = StepThreads(run.job.pipeline)
         self._on_step = on_step
         self._has_stopped = has_stopped
-        self._on_update = on_update
+        self._on_update = run.observers.on_update
         rule = run.job.staleness_rule
         self._weight = rule.weight if rule else (lambda _: 1.0)
         self._waited_s = 0.0  # at the gate, since an update was told last
@@ -166,12 +164,10 @@ class AsyncLoop:
         return self._inputs.why_none or "none is there yet"
 
     def _is_current(self) -> bool:
-        assignment = self._creator.assignment
-        return assignment is not None and self._control_plane.is_current(assignment)
+        return self._control_plane.is_current(self._creator.assignment)
 
     def _send(self, step: _Step) -> None:
         assignment = self._creator.assignment
-        assert assignment is not None
         feed = dict(zip(self._graph.model.batch, step.batch, strict=True))
         push_id = (self._index, assignment.incarnation, step.sequence, self._origin)
         feed[self._graph.request.fed] = self._graph.request.values(

@@ -32,7 +32,7 @@ from psruntime.graph.recovery.ps_values import Chunk, PsValues
 from psruntime.graph.session.session import Preparing, ViewSessionCreator, WorkerServer, open_session
 from psruntime.graph.session.step_result import StepResult
 from psruntime.graph.session.view_hook import ViewHook
-from psruntime.graph.session.worker_run import WorkerRun
+from psruntime.graph.session.worker_run import Observers, WorkerRun
 
 MOST_BYTES = (1 << 31) - (1 << 20)  # of a message, without its head
 
@@ -50,7 +50,7 @@ class LocalTraining:
     """Of one worker; every `train` begins anew.
 
     run: the worker's in mode sync.  built: its graph.  alone: the graph of the steps by itself.  runner: of the job's
-    session.  on_step: as in AsyncLoop.
+    session.
     """
 
     def __init__(
@@ -60,17 +60,16 @@ class LocalTraining:
         alone: LoopGraph,
         server: WorkerServer,
         runner: StepRunner,
-        on_step: Callable[[StepResult], None],
     ) -> None:
         assert run.graph.rounds is not None and run.graph.rounds.local is not None
         self._run, self._rounds = run, run.graph.rounds.local
-        self._alone, self._runner, self._on_step = alone, runner, on_step
+        self._alone, self._runner = alone, runner
         self._carried = _Carried(alone.preparation, built.ps_values, alone.ps_values, runner)
         self._first = 0  # global step at which it begins
         self._trained = Trained(0, 0.0, 0.0)
         self._control = AloneControl(run.control_plane)
         graph, job = alone.train, as_trained_alone(run.job)
-        own = replace(run, graph=graph, control_plane=self._control, job=job, log=_silent)
+        own = replace(run, graph=graph, control_plane=self._control, job=job, log=_silent, observers=Observers())
         self._creator = ViewSessionCreator(
             graph.graph, self._control, self._carried, _silent, partial(open_session, server, graph.graph),
             alone.initialise,
@@ -140,7 +139,7 @@ class LocalTraining:
     def _stepped(self, result: StepResult) -> None:
         so_far = self._trained
         self._trained = Trained(so_far.examples + result.examples, so_far.weight + result.weight, result.loss)
-        self._on_step(result)
+        self._run.observers.on_step(result)
         self._runner.on_pause(self._first)
 
     def _keep(self, own_session: Session, end: int) -> None:

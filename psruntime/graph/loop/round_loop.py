@@ -67,8 +67,8 @@ class RoundLoop:
     A step that failed in the user's code is repeated (data_errors.py).  What it pushed and closed carries the same
     attempt, so it counts once.  Instead of a batch that is given up the next one takes part in the same round.
 
-    on_step: called with the result of every contribution.  has_stopped, on_update: as in AsyncLoop; an update is the
-        gradient in a round.  local: for local rounds; None: the job has none.
+    on_step: called with the result of every contribution.  has_stopped: as in AsyncLoop.  An update is the gradient
+        in a round.  local: for local rounds; None: the job has none.
     """
 
     def __init__(
@@ -78,7 +78,6 @@ class RoundLoop:
         runner: StepRunner,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
-        on_update: Callable[[SentUpdate], None] | None = None,
         local: LocalRounds | None = None,
     ) -> None:
         assert run.graph.rounds is not None
@@ -98,7 +97,7 @@ class RoundLoop:
         self._has_stopped = has_stopped
         self._batches = RoundBatches(run.inputs, run.job.has_shares)
         self._kept: _Kept | None = None
-        self._on_update = on_update
+        self._on_update = run.observers.on_update
         self._buckets = len(run.graph.rounds.stores) - 1  # without the global step's
         self._waited_s = 0.0  # for actions, since the last update was recorded
         self._waits_s: float | None = None  # since when for the next action with a batch, in s since 1970
@@ -112,7 +111,6 @@ class RoundLoop:
         report: Report | None = None
         while True:
             assignment = self._creator.assignment
-            assert assignment is not None
             came_s = time.monotonic()
             self._waits_s = self._waits_s or time.time()
             action = self._control_plane.next_action(assignment, report, self._starved(assignment))

@@ -97,7 +97,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
     """Opens sessions on the current view; prepares it first when this worker is asked to.
 
     has_rounds: whether the graph has the steps of mode sync, else those of the others; None: the mode does not matter.
-    assignment: that of the newest session.  initialise: makes a session on a prepared view ready; by default its
+    initialise: makes a session on a prepared view ready; by default its
     local variables and tables are initialised.  opens: a session on a view, either to prepare it or for steps.
     """
 
@@ -111,13 +111,19 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
         initialise: Callable[[Session], None] | None = None,
         has_rounds: bool | None = None,
     ) -> None:
-        self.assignment: Assignment | None = None
+        self._assignment: Assignment | None = None
         self._control_plane = control_plane
         self._preparation = preparation
         self._log = log
         self._initialise = initialise or LocalInitialiser(graph)
         self._opens = opens
         self._has_rounds = has_rounds
+
+    @property
+    def assignment(self) -> Assignment:
+        """That of the newest session."""
+        assert self._assignment is not None, "no session was created yet"
+        return self._assignment
 
     def create_session(self) -> Session:
         """A session on a prepared view.  Tries until there is one; the control plane ends the wait.
@@ -149,7 +155,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             except BaseException:
                 _end(session)
                 raise
-            self.assignment = assignment
+            self._assignment = assignment
             self._control_plane.entered(assignment)
             self._log("session", view=assignment.view.number)
             return session

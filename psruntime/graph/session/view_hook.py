@@ -29,6 +29,11 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         """The global step that this worker last read."""
         return self._global_step
 
+    @property
+    def incarnation(self) -> int:
+        """This worker's, in the newest session."""
+        return self._creator.assignment.incarnation
+
     def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
         if self._takes_copies:
             self._graph.model.worker_copies.take(session)
@@ -36,8 +41,7 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._stepped = False
 
     def before_run(self, run_context: tf1.train.SessionRunContext) -> None:  # noqa: ARG002
-        assignment = self._creator.assignment
-        if assignment is None or not self._control_plane.is_current(assignment):
+        if not self._control_plane.is_current(self._creator.assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
 
     def raise_global_step(self, global_step: int) -> None:

@@ -68,7 +68,9 @@ def play(draws: int, more: int, folder: str) -> tuple[DynamicReference, list[int
 
     for num_ps, count in ((2, steps), (3, more // (BATCH * IDS))):
         settings = {"checkpoint_dir": folder, "save_steps": max(1, steps // 8)}
-        run = train(LocalCluster(num_ps), steps_of(begun), count, saved=saved if num_ps == 2 else None, **settings)
+        run = train(
+            LocalCluster(num_ps), steps_of(begun), count, saved=saved if num_ps == 2 else lambda *_: None, **settings
+        )
         for step in range(begun, begun + count):
             known.step(*batch(step))
         assert_equal(run.saved(), known, TOLERANCE)
