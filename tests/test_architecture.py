@@ -61,7 +61,9 @@ FORBIDDEN_IN_CORE = {
     "time", "datetime", "threading", "asyncio", "socket", "os", "random", "secrets", "logging", "subprocess",
 }  # fmt: skip
 
-PROGRAMS = tuple(f"psruntime/{part}" for part in ("ps.py", "worker.py", "task.py", "run.py", "commands", "classic"))
+PROGRAMS = tuple(
+    f"psruntime/{part}" for part in ("ps.py", "worker.py", "training.py", "task.py", "run.py", "commands", "classic")
+)
 
 # What only these parts may import.
 ONLY_IMPORTED_BY = {

@@ -33,7 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("ps", "worker", "run", "commands"),
     ("examples", "templates"),
     ("psruntime",),  # the public names
-    ("classic",),
+    ("classic", "training"),
     ("launch", "cluster", "comparison"),
     ("pages",),
     ("rpc.worker",),

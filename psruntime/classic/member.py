@@ -30,7 +30,7 @@ from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.server.rpc_server import serve_health
-from psruntime.rpc.worker.join_worker import join_worker
+from psruntime.rpc.worker.worker_membership import worker_membership
 
 STOP_S = 0.2  # for health calls under way at the end
 
@@ -129,16 +129,16 @@ class ScriptMember:
             if answer.instructions.leave:
                 self._asked.set()
 
-        self.control_plane, self._membership = join_worker(
+        self.control_plane, membership = worker_membership(
             ClientContext(client, job, self._stop, self.log, self._asked),
             Registration(Role.WORKER, where.index, address, f"{host}:{health.port}", identity=identity),
             lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting, moved=traffic.moved()),
-            where.connect_timeout_s, self._at_exit,
+            self._at_exit,
             on_answer=on_answer,
             on_end=lambda error: None if isinstance(error, JobOverError) else links.give_up(),
         )  # fmt: skip
-        self._folders = folders
-        membership = self._membership
+        membership.start(where.connect_timeout_s)
+        self._membership, self._folders = membership, folders
         folders.keep(lambda: membership.answer.instructions)
         health.set_serving(True)
         self._at_exit.callback(take_sigterm(self._asked))

@@ -43,10 +43,10 @@ LATER = (  # what these import once they run, TensorFlow with it
     "psruntime.examples.fashion_mnist",
     "psruntime.graph.checkpoint.measured",
     "psruntime.graph.export.write",
-    "psruntime.graph.loop.training_loop",
     "psruntime.graph.model.evaluate",
     "psruntime.graph.ps.ps_state",
     "psruntime.classic.training_session",
+    "psruntime.training",
 )
 PR_SET_PDEATHSIG = 1  # prctl(2): a child is killed with its parent, whatever happens to that one
 LOOK_S = 0.02  # how soon the end of a child is told

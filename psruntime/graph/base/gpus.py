@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Op
-from psruntime.process.gpus import EXTRA, VISIBLE, visible_names
+from psruntime.process.gpus import EXTRA, VISIBLE, gpus, visible_names
 
 DRIVER = "libcuda.so.1"
 # What TensorFlow 2.21, built for CUDA 12, loads before it uses a GPU.
@@ -33,6 +33,14 @@ LIBRARIES = (
 def gpu_count() -> int:
     """GPUs that TensorFlow sees in this process, without virtual ones."""
     return len(tf.config.list_physical_devices("GPU"))
+
+
+def log_gpus(log: Callable[..., None]) -> None:
+    """Logs which GPUs TensorFlow sees; or why it sees none, on a machine that has some."""
+    if count := gpu_count():
+        log("gpus", count=count, visible=os.environ.get(VISIBLE, "all"))
+    elif found := gpus():
+        log("no_gpu", reason=f"this machine has {found[0]}, and TensorFlow sees none: {why_no_gpu()}")
 
 
 def limit_gpus(limits_bytes: Sequence[int]) -> None:

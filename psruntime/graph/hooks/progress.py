@@ -12,32 +12,25 @@ from psruntime.observe.meter import StepMeter
 
 if TYPE_CHECKING:
     from psruntime.graph.session.step_result import StepResult
-    from psruntime.metrics.worker_metrics import WorkerMetrics
 
 PROGRESS_S = 10.0  # between two progress lines in the log
 STARTED = 3  # steps, after which nothing is built any more
 
 
 class Progress:
-    """The progress of this worker.  log: writes an event with its facts.
-
-    metrics: receives each step, too, once it is set.
-    """
+    """The progress of this worker.  log: writes an event with its facts."""
 
     def __init__(self, log: Callable[..., None]) -> None:
         self._log = log
         self._meter = StepMeter()
         self._to_start = STARTED
         self._logged_at_s = time.monotonic()
-        self.metrics: WorkerMetrics | None = None
 
     def step(self, result: StepResult) -> None:
         """Counts a step that ended."""
         self._to_start -= 1
         if self._to_start == 0:
             allocator.give_back()
-        if self.metrics:
-            self.metrics.step(result.loss, result.examples, result.staleness, result.dropped, result.times)
         now_s = time.monotonic()
         self._meter.step(result.loss, result.examples, result.staleness, result.dropped, now_s)
         if now_s - self._logged_at_s >= PROGRESS_S:
@@ -47,11 +40,6 @@ class Progress:
                 "progress", global_step=result.global_step, loss=result.loss, examples_per_s=stats.examples_per_s,
                 staleness_p99=stats.staleness_p99, dropped=self._meter.dropped,
             )  # fmt: skip
-
-    def checkpoint(self, seconds: float) -> None:
-        """Logs a checkpoint that was written in that time."""
-        if self.metrics:
-            self.metrics.checkpoint(seconds)
 
     def skip(self) -> None:
         """Counts a batch that was skipped."""

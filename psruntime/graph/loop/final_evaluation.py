@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import cached_property
 
 from psruntime.errors import JobOverError, PsRuntimeError, ReplacedError, StopRequested
 from psruntime.graph.base.errors import LOST_SESSION
@@ -21,16 +20,16 @@ SHOWN_EVERY_S = 1.0  # while a batch takes long
 class FinalEvaluation:
     """Measures the final variables on held-out data.
 
-    make: builds its graph, when it is first needed.  limit_s: what it may take in all.  show: called with how far it
-    is, after each batch.  wait: the same while a batch takes long, which is no progress: the coordinator may give the
-    end of the job to another worker.  The last one has until limit_s.
+    evaluation: gives what measures; its graph may be built by the first call.  limit_s: what it may take in all.
+    show: called with how far it is, after each batch.  wait: the same while a batch takes long, which is no progress:
+    the coordinator may give the end of the job to another worker.  The last one has until limit_s.
 
     failure: why the last one failed; empty if it did not.  is_stuck: whether one was left behind in a batch.
     """
 
     def __init__(
         self,
-        make: Callable[[], PulledEvaluation],
+        evaluation: Callable[[], PulledEvaluation],
         limit_s: float,
         show: Callable[[str], None],
         wait: Callable[[str], None],
@@ -38,14 +37,9 @@ class FinalEvaluation:
     ) -> None:
         self.failure = ""
         self.is_stuck = False
-        self._make, self._limit_s, self._show, self._wait, self._log = make, limit_s, show, wait, log
+        self._evaluation, self._limit_s, self._show, self._wait, self._log = evaluation, limit_s, show, wait, log
         self._logged_s = 0.0
         self._logging = threading.Lock()  # by the thread that measures and by the one that waits
-
-    @cached_property
-    def built(self) -> PulledEvaluation:
-        """Raises UsageError if the model or the input cannot be built."""
-        return self._make()
 
     def measure(self, open_session: Callable[[Graph], Session], global_step: int) -> dict[str, float] | None:
         """The metrics by name; None if it failed, which is logged.
@@ -57,7 +51,7 @@ class FinalEvaluation:
         """
         self.failure, self.is_stuck = "", False
         try:
-            session = open_session(self.built.graph)
+            session = open_session(self._evaluation().graph)
             try:
                 return self._measured(session)
             finally:
@@ -83,7 +77,7 @@ class FinalEvaluation:
 
         def run() -> None:
             try:
-                outcome.set_result(self.built.measure(session, on_batch))
+                outcome.set_result(self._evaluation().measure(session, on_batch))
             except BaseException as error:  # noqa: BLE001 - it is raised again where it is waited for
                 outcome.set_exception(error)
 

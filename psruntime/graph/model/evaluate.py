@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property, partial
 
 import tensorflow.compat.v1 as tf1
@@ -65,6 +66,12 @@ class CheckpointEvaluation:
 
     def __init__(self, model: Model, context: Context, on_batch: OnBatch = lambda _: None) -> None:
         self._model, self._context, self._on_batch = model, context, on_batch
+
+    def observed(self, on_batch: OnBatch) -> CheckpointEvaluation:
+        """The same evaluation, with the graph if it is built, and this `on_batch`."""
+        evaluation = copy(self)
+        evaluation._on_batch = on_batch
+        return evaluation
 
     @property
     def names(self) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from psruntime.config import JobConfig
 from psruntime.config.process import ProcessConfig, WorkerConfig
 from psruntime.errors import UsageError
-from psruntime.worker import _Trainer
+from psruntime.graph.loop.built import Built
 
 MODEL = """
 import tensorflow.compat.v1 as tf
@@ -44,9 +43,10 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         """The modes of the calls."""
         sys.modules.pop(name, None)
         (tmp_path / f"{name}.py").write_text(f"SUFFIX = {suffix}\n{MODEL}")
-        process: Any = SimpleNamespace(log=lambda *_, **__: None, at_exit=ExitStack())
-        trainer = _Trainer(ProcessConfig(index=index), WorkerConfig(model=name), JobConfig(**job), process)
-        trainer.build()
+        Built(
+            ProcessConfig(index=index), WorkerConfig(model=name), JobConfig(**job), 0, lambda *_, **__: None,
+            ExitStack(),
+        )  # fmt: skip
         calls: list[str] = __import__(name).CALLS
         made = list(calls)
         calls.clear()

@@ -26,10 +26,10 @@ from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.wire.messages import ChiefReport, ControlRequest, Leave
-from psruntime.rpc.worker.join_worker import join_worker
 from psruntime.rpc.worker.step_gate import Gate
 from psruntime.rpc.worker.worker_control import WorkerControl
 from psruntime.rpc.worker.worker_facts import WorkerFacts
+from psruntime.rpc.worker.worker_membership import worker_membership
 from tests.rpc.conftest import JOB_ID, LONG, SPECS, Stage, a_beat, a_join
 from tests.support.polling import poll_until
 
@@ -118,14 +118,14 @@ class Job:
     def join(self, index: int) -> Worker:
         client, me = CountingClient(f"127.0.0.1:{self.server.port}"), f"127.0.0.1:{2000 + index}"
         at_exit = self.stage._at_exit
-        control, membership = join_worker(
+        control, membership = worker_membership(
             ClientContext(client, self.job, self.stop, self.stage.events),
             Registration(Role.WORKER, index, me, "127.0.0.1:9", SPECS),
             lambda waiting: WorkerStats(waiting=waiting),
-            30.0,
             at_exit,
             on_answer=lambda _: None,
         )
+        membership.start(30.0)
         at_exit.callback(client.close)
         at_exit.callback(membership.leave, LeaveKind.ASKED, "the test is over")
         return Worker(index, membership, client, control, control._gate, control._facts)

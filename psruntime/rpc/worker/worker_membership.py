@@ -1,4 +1,4 @@
-"""Joins a worker with all that belongs to its membership: its facts, its gate for mode bounded, its control."""
+"""A worker's membership with all that belongs to it: its facts, its gate for mode bounded, its control."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from psruntime.rpc.worker.worker_control import WorkerControl
 from psruntime.rpc.worker.worker_facts import WorkerFacts
 
 
-def join_worker(
+def worker_membership(
     context: ClientContext,
     registration: Registration,
     stats: Callable[[str], WorkerStats],
-    connect_timeout_s: float,
     at_exit: ExitStack,
     on_answer: Callable[[Answer], None],
     on_end: Callable[[PsRuntimeError], None] = lambda _: None,
     graphs: Callable[[], GraphsBuilt] = GraphsBuilt,
 ) -> tuple[WorkerControl, MembershipClient]:
-    """Joins the job.  The caller ends the membership with `leave`; what else has to be closed is given to `at_exit`.
+    """The control of a worker, and its membership, which the caller begins with `start` and ends with `leave`.
+
+    at_exit: is given what else has to be closed.
 
     stats, graphs: as WorkerFacts.  on_answer, on_end: as MembershipClient.
-
-    Raises:
-        As MembershipClient.start.
     """
-    gate = Gate(context, registration.index)
+    facts, gate = WorkerFacts(stats, context.asked, graphs), Gate(context, registration.index)
     at_exit.callback(gate.close)
 
     def receive(answer: Answer) -> None:
@@ -42,8 +40,5 @@ def join_worker(
         facts.instructed(answer.incarnation, instructions.pause_epoch)  # after the bound, by which steps begin then
         on_answer(answer)
 
-    facts = WorkerFacts(stats, context.asked, graphs)
     membership = MembershipClient(context, registration, facts.beat, receive, on_end)
-    control = WorkerControl(context, membership, facts, gate)
-    membership.start(connect_timeout_s)
-    return control, membership
+    return WorkerControl(context, membership, facts, gate), membership
