@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from functools import cached_property
 
 from psruntime.config import JobConfig
-from psruntime.config.devices import GpuLimit
 from psruntime.config.job import as_started_so, as_trained_alone
 from psruntime.config.process import ProcessConfig, WorkerConfig
-from psruntime.config.schedule import LOCAL, Schedule
+from psruntime.config.schedule import LOCAL
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
 from psruntime.graph.base.gpus import gpu_count, limit_gpus
@@ -72,15 +71,15 @@ class Built:
         self.summaries = self._summary_writer(at_exit)
         self.owner = self._folder_owner()
 
-        self.gpu_limits = _limited_gpus(worker.gpu_memory)
+        self.gpu_limits = _limited_gpus(worker)
         self._model = slowed(load_model(worker.model), worker.slowdown)
-        self.towers = find_towers(worker.devices, max(1, len(self.gpu_limits)))
-        minibatches, shares = job.local_steps * self.towers.count, job.batch_policy == "throughput"
+        self.towers = find_towers(worker.device_names, max(1, len(self.gpu_limits)))
+        minibatches, shares = job.local_steps * self.towers.count, job.has_shares
         self.inputs = InputStream(self._model, self._context(TRAIN), minibatches, self.data_errors(), shares)
         require_fit(job, self.inputs)
         self.specs = record_specs(self._model, self.inputs, TRAIN)  # 1
         self._plan = make_plan(self.specs, job.ps, *job.plan_sizes)
-        schedule = Schedule.of(job.schedule)
+        schedule = job.mode_schedule
         self._has_local = schedule is not None and schedule.has_local
         self.graphs = LoopGraphs(self._build_graph)
         self.train = self.graphs.of(job.mode).train  # 2
@@ -109,7 +108,7 @@ class Built:
 
     def data_errors(self) -> DataErrors:
         """What becomes of bad batches, for one source of errors."""
-        return DataErrors(self.job.on_data_error == "skip", self._log, self.progress.skip)
+        return DataErrors(self.job.skips_bad_batches, self._log, self.progress.skip)
 
     def check_warm_start(self, has_begun: Callable[[], bool]) -> None:
         """Raises UsageError if the job has yet to begin with a checkpoint that does not fit."""
@@ -148,10 +147,10 @@ class Built:
         return Context(mode, index, self.job.min_workers, size, data_dir, seed, batches)
 
 
-def _limited_gpus(memory: str) -> tuple[int, ...]:
+def _limited_gpus(worker: WorkerConfig) -> tuple[int, ...]:
     """Limits what this process may take of each GPU, if it sees any; returns the limits, in bytes."""
-    if not memory or not gpu_count():
+    if not worker.gpu_memory or not gpu_count():
         return ()
-    limits = GpuLimit.of(memory).limits(smallest_memory(gpus()))
+    limits = worker.gpu_limit.limits(smallest_memory(gpus()))
     limit_gpus(limits)
     return limits
