@@ -62,7 +62,8 @@ FORBIDDEN_IN_CORE = {
 }  # fmt: skip
 
 PROGRAMS = tuple(
-    f"psruntime/{part}" for part in ("ps.py", "worker.py", "training.py", "task.py", "run.py", "commands", "classic")
+    f"psruntime/{part}"
+    for part in ("ps.py", "ps_member.py", "worker.py", "training.py", "task.py", "run.py", "commands", "classic")
 )
 
 # What only these parts may import.

@@ -33,7 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("ps", "worker", "run", "commands"),
     ("examples", "templates"),
     ("psruntime",),  # the public names
-    ("classic", "training"),
+    ("classic", "training", "ps_member"),
     ("launch", "cluster", "comparison"),
     ("pages",),
     ("rpc.worker",),

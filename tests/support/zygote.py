@@ -44,7 +44,7 @@ LATER = (  # what these import once they run, TensorFlow with it
     "psruntime.graph.checkpoint.measured",
     "psruntime.graph.export.write",
     "psruntime.graph.model.evaluate",
-    "psruntime.graph.ps.ps_state",
+    "psruntime.ps_member",
     "psruntime.classic.training_session",
     "psruntime.training",
 )

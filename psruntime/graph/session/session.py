@@ -35,20 +35,27 @@ class WorkerServer:
 
 
 class ViewSession(tf1.Session):  # type: ignore[misc]
-    """A session whose every end by a lost ps is one of `LOST_SESSION`, which MonitoredSession recovers from.
+    """A session whose every end by a lost ps is one of `LOST_SESSION`, which MonitoredSession recovers from."""
 
-    takes_back: called once with the session instead of closing it; if it returns True, the session stays open.
-    """
+    _takes_back: Callable[[Session], bool] | None = None  # the owner of a session that is lent
 
-    takes_back: Callable[[Session], bool] | None = None
+    def lend(self, takes_back: Callable[[Session], bool]) -> Session:
+        """This session, whose next `close` calls `takes_back` instead; if that returns True, it stays open."""
+        self._takes_back = takes_back
+        return self
 
     def close(self) -> None:
-        asked, self.takes_back = self.takes_back, None
-        if asked is None or not asked(self):
+        takes_back, self._takes_back = self._takes_back, None
+        if takes_back is None or not takes_back(self):
             super().close()
 
+    def discard(self) -> None:
+        """Closes a session in which something failed, which is of no use to its owner either."""
+        self._takes_back = None
+        self.close()
+
     def __del__(self) -> None:
-        self.takes_back = None  # no owner is left
+        self._takes_back = None
         super().__del__()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -145,15 +152,15 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
                 self._preparation.require(session, assignment)
                 self._initialise(session)
             except CannotPrepareError as error:
-                _end(session)
+                session.discard()
                 self._control_plane.report_obstacle(assignment, str(error))
                 continue
             except (*LOST_SESSION, ReplacedError) as error:
-                _end(session)
+                session.discard()
                 self._control_plane.no_session(assignment, first_line(error))
                 continue
             except BaseException:
-                _end(session)
+                session.discard()
                 raise
             self._assignment = assignment
             self._control_plane.entered(assignment)
@@ -163,12 +170,6 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
     def _require_mode(self) -> None:
         if self._has_rounds is not None and self._has_rounds != (self._control_plane.mode == "sync"):
             raise ModeChangedError(self._control_plane.mode)
-
-
-def _end(session: Session) -> None:
-    """Closes a session in which something failed: it is no use to anybody."""
-    session.takes_back = None
-    session.close()
 
 
 def open_session(

@@ -51,8 +51,7 @@ class WarmSessions:
             wanted = warm is not None if prepares else is_left()
             return wanted and self._keep(view, prepares, closed)
 
-        session.takes_back = takes_back
-        return session
+        return session.lend(takes_back)
 
     @property
     def keeps_any(self) -> bool:
