@@ -77,6 +77,11 @@ def test_nothing_heavy_is_imported_for_an_answer_at_once(argv: list[str]) -> Non
     assert python(code).endswith("set()\n")
 
 
+def test_a_program_of_a_job_imports_tensorflow_only_once_its_environment_is_set() -> None:
+    code = "import sys, psruntime.ps, psruntime.worker, psruntime.task; print('tensorflow' in sys.modules)"
+    assert python(code) == "False\n"
+
+
 def test_modules_of_the_current_folder_come_first(tmp_path: Path) -> None:
     """As with python -m; a console script begins with the folder of the script instead."""
     code = (

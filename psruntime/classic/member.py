@@ -6,6 +6,7 @@ import atexit
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from psruntime.classic.owned_folders import OwnedFolders
 from psruntime.classic.sigterm import take_sigterm
@@ -30,13 +31,33 @@ from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.server.rpc_server import serve_health
+from psruntime.rpc.worker.worker_control import WorkerControl
 from psruntime.rpc.worker.worker_membership import worker_membership
 
 STOP_S = 0.2  # for health calls under way at the end
+NAME = "MonitoredTrainingSession"
+INSTEAD = "write the model as a psruntime.ModelSpec"
+NOT_FOR_SCRIPTS = {  # settings of a job, and why
+    "epochs": f"a script reads its own input; for epochs {INSTEAD}",
+    "staleness_lr": f"a script runs its own updates; for that {INSTEAD}",
+    "schedule": f"the mode of a script stays as it is; for that {INSTEAD}",
+    "delta_every": f"a script's saver writes all rows; for deltas {INSTEAD}",
+    "warm_start": "a script initialises its own variables; for a warm start use the scaffold's init_fn",
+}
+
+
+@dataclass(frozen=True)
+class JoinedScript:
+    """What a script has once it is a member.  folders: that it saves in."""
+
+    server: WorkerServer
+    control_plane: WorkerControl
+    membership: MembershipClient
+    folders: OwnedFolders
 
 
 class ScriptMember:
-    """First `learn`, then `join`; `leave` ends the membership.
+    """First `fetch_job`, then `join`; `leave` ends the membership.
 
     After a SIGTERM the script ends with its step, unless it has a handler of its own.  Whatever else ends the script
     ends the membership, and who can say no goodbye is found by its lease.
@@ -49,8 +70,8 @@ class ScriptMember:
         self._security = security
         self._asked, self._stop = threading.Event(), threading.Event()
         self._at_exit = ExitStack()
-        self._membership: MembershipClient | None = None
-        self._folders: OwnedFolders | None = None
+        self._joined: JoinedScript | None = None
+        self._has_left = False
         self._client = CoordinatorClient(where.coordinator, security)
         self._at_exit.callback(self._client.close)
         atexit.register(self.leave, LeaveKind.ASKED, "the script ended without closing its session")
@@ -63,49 +84,14 @@ class ScriptMember:
                 certificates or the token, or has a setting that is not for scripts.
         """
         await_names(self._where, self._stop, self.log)
-        self.job = fetch_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log, self._where.index)
-        if self.job.mode == "sync":
-            raise UsageError(
-                "MonitoredTrainingSession knows the modes async and bounded, and the job's is sync: a script's own "
-                "updates cannot wait until a round is complete; for mode sync write the model as a psruntime.ModelSpec"
-            )
-        job = self.job
-        if job.local_steps > 1 or job.pipeline > 1 or job.wire != "float32" or job.top_k is not None:
-            raise UsageError(
-                "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire nor top_k, one of which the "
-                "job sets: a script runs its own steps and updates; for these write the model as a psruntime.ModelSpec"
-            )
-        if job.epochs is not None:
-            raise UsageError(
-                "MonitoredTrainingSession does not know epochs, which the job sets: a script reads its own input; for "
-                "epochs write the model as a psruntime.ModelSpec"
-            )
-        if job.staleness_lr:
-            raise UsageError(
-                "MonitoredTrainingSession does not know staleness_lr, which the job sets: a script runs its own "
-                "updates; for that write the model as a psruntime.ModelSpec"
-            )
-        if job.schedule:
-            raise UsageError(
-                "MonitoredTrainingSession does not know schedule, which the job sets: the mode of a script stays as it "
-                "is; for that write the model as a psruntime.ModelSpec"
-            )
-        if job.delta_every:
-            raise UsageError(
-                "MonitoredTrainingSession does not know delta_every, which the job sets: a script's saver writes all "
-                "rows; for deltas write the model as a psruntime.ModelSpec"
-            )
-        if job.warm_start:
-            raise UsageError(
-                "MonitoredTrainingSession does not know warm_start, which the job sets: a script initialises its own "
-                "variables; for a warm start use the scaffold's init_fn"
-            )
-        if self.job.on_data_error != "fail":
-            raise UsageError("on_data_error skip is not for MonitoredTrainingSession: a script sees its own errors")
+        job = fetch_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log, self._where.index)
+        _require_for_scripts(job)
         self.log("environment", **environment.prepare())
-        return self.job
+        return job
 
-    def join(self, pushes: Callable[[], int], identity: ModelIdentity, folders: OwnedFolders) -> None:
+    def join(
+        self, job: JobConfig, pushes: Callable[[], int], identity: ModelIdentity, folders: OwnedFolders
+    ) -> JoinedScript:
         """Starts the servers and joins the job.
 
         pushes: the steps done since the script started.  folders: that it saves in.
@@ -114,11 +100,10 @@ class ScriptMember:
             UsageError: a port is taken, or the index held, or the job has another model.
             JobDoneError, JobFailedError: the job is over.
         """
-        where, job, client = self._where, self.job, self._client
+        where = self._where
         host, health = serve_health(where, self._security, flag="health_port")
         self._at_exit.callback(health.stop, STOP_S)
         server, address = start_server("worker", where.index, host, where.port)
-        self.server = WorkerServer(where.index, server.target, address)
         links = WorkerLinks(address, job.link_timeout_s, self.log)
         links.start()
         self._at_exit.callback(links.close)
@@ -129,8 +114,8 @@ class ScriptMember:
             if answer.instructions.leave:
                 self._asked.set()
 
-        self.control_plane, membership = worker_membership(
-            ClientContext(client, job, self._stop, self.log, self._asked),
+        control_plane, membership = worker_membership(
+            ClientContext(self._client, job, self._stop, self.log, self._asked),
             Registration(Role.WORKER, where.index, address, f"{host}:{health.port}", identity=identity),
             lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting, moved=traffic.moved()),
             self._at_exit,
@@ -138,10 +123,18 @@ class ScriptMember:
             on_end=lambda error: None if isinstance(error, JobOverError) else links.give_up(),
         )  # fmt: skip
         membership.start(where.connect_timeout_s)
-        self._membership, self._folders = membership, folders
+        at = WorkerServer(where.index, server.target, address)
+        self._joined = joined = JoinedScript(at, control_plane, membership, folders)
         folders.keep(lambda: membership.answer.instructions)
         health.set_serving(True)
         self._at_exit.callback(take_sigterm(self._asked))
+        return joined
+
+    @property
+    def joined(self) -> JoinedScript:
+        """What `join` returned."""
+        assert self._joined is not None
+        return self._joined
 
     @property
     def was_asked(self) -> bool:
@@ -151,15 +144,14 @@ class ScriptMember:
     @property
     def was_stopped(self) -> PsRuntimeError | None:
         """Why the job is STOPPED, if it is."""
-        assert self._membership is not None
-        instructions = self._membership.answer.instructions
+        instructions = self.joined.membership.answer.instructions
         return over_error(instructions.phase, instructions.reason) if instructions.phase is Phase.STOPPED else None
 
     @property
     def job_has_ended(self) -> bool:
         """Whether this member has heard that the job is done, or has failed; one that was stopped can go on."""
         try:
-            phase = self._membership.answer.instructions.phase if self._membership else Phase.FORMING
+            phase = self._joined.membership.answer.instructions.phase if self._joined else Phase.FORMING
         except PsRuntimeError as error:
             return isinstance(error, JobDoneError | JobFailedError)
         return phase in (Phase.DONE, Phase.FAILED)
@@ -167,8 +159,7 @@ class ScriptMember:
     def takes_steps(self) -> bool:
         """Whether a step may still begin, now or after a wait; False also when the membership is lost."""
         try:
-            assert self._membership is not None
-            return self._membership.answer.instructions.phase.may_train
+            return self.joined.membership.answer.instructions.phase.may_train
         except PsRuntimeError:
             return False
 
@@ -187,7 +178,7 @@ class ScriptMember:
         except StopRequested as error:
             if self.was_asked:
                 raise
-            reason = self._membership.answer.instructions.reason if self._membership else "not joined"
+            reason = self._joined.membership.answer.instructions.reason if self._joined else "not joined"
             raise PsRuntimeError(f"no session within {max_wait_s:g} s (max_wait_secs): {reason}") from error
         finally:
             timer.cancel()
@@ -210,10 +201,28 @@ class ScriptMember:
     def leave(self, kind: LeaveKind, reason: str) -> None:
         """Ends the membership and closes everything.  May be repeated."""
         atexit.unregister(self.leave)
-        folders, self._folders = self._folders, None
-        if folders:
-            folders.end_membership(is_over=kind in (LeaveKind.OVER, LeaveKind.FATAL))
-        if self._membership is not None:
-            self._membership.leave(kind, reason)
+        if self._joined and not self._has_left:
+            self._joined.folders.end_membership(is_over=kind in (LeaveKind.OVER, LeaveKind.FATAL))
+            self._joined.membership.leave(kind, reason)
+        self._has_left = True
         self._stop.set()
         self._at_exit.close()
+
+
+def _require_for_scripts(job: JobConfig) -> None:
+    """UsageError if the job has a setting that is not for scripts."""
+    if job.mode == "sync":
+        raise UsageError(
+            f"{NAME} knows the modes async and bounded, and the job's is sync: a script's own updates cannot wait "
+            f"until a round is complete; for mode sync {INSTEAD}"
+        )
+    if job.local_steps > 1 or job.pipeline > 1 or job.wire != "float32" or job.top_k is not None:
+        raise UsageError(
+            f"{NAME} knows neither local_steps nor pipeline nor wire nor top_k, one of which the job sets: a script "
+            f"runs its own steps and updates; for these {INSTEAD}"
+        )
+    for setting, why in NOT_FOR_SCRIPTS.items():
+        if getattr(job, setting):
+            raise UsageError(f"{NAME} does not know {setting}, which the job sets: {why}")
+    if job.on_data_error != "fail":
+        raise UsageError(f"on_data_error skip is not for {NAME}: a script sees its own errors")

@@ -89,7 +89,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
 
     def _await_end(self) -> None:
         """Waits until the job is done; as chief, ends it when all have stopped."""
-        control_plane, lost = self._member.control_plane, False
+        control_plane, lost = self._member.joined.control_plane, False
         while True:
             try:
                 if lost:
@@ -113,7 +113,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
 
     def _close_job(self) -> None:
         """Everybody has stopped: the chief's hooks write what is last."""
-        assignment, control_plane = self._sessions.assignment, self._member.control_plane
+        assignment, control_plane = self._sessions.assignment, self._member.joined.control_plane
         self._finish(self._chief_hooks)
         if not control_plane.is_current(assignment):
             return
@@ -125,7 +125,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
     def _finish(self, hooks: Sequence[Wrapped]) -> None:
         for hook in hooks:
             hook.finish(self._sessions.session)
-            self._member.control_plane.closed_part()
+            self._member.joined.control_plane.closed_part()
 
     @contextmanager
     def _ending_the_script(self) -> Iterator[None]:

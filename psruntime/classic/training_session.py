@@ -181,24 +181,25 @@ def _open(member: ScriptMember, index: int, stock: StockArguments, counting: Ste
     check_placement(graph, job.ps, index)
     tally, folders = Tally(), OwnedFolders(stock.folders(), job, member.coordinator, log)
     identity = identity_of_script(graph, counting.counters)
-    member.join(lambda: tally.steps, identity, folders)
+    joined = member.join(job, lambda: tally.steps, identity, folders)
+    control_plane = joined.control_plane
 
-    opens = partial(open_session, member.server, graph, config=stock.config)
+    opens = partial(open_session, joined.server, graph, config=stock.config)
 
     def make() -> tuple[ScaffoldPreparation, ViewSessionCreator]:
         preparation = ScaffoldPreparation(
             stock.scaffold, counting, stock.checkpoint_dir, job, index, log, folders, identity
         )
         return preparation, ViewSessionCreator(
-            graph, member.control_plane, preparation, log, opens, preparation.initialise
+            graph, control_plane, preparation, log, opens, preparation.initialise
         )  # fmt: skip
 
     sessions = ScriptSessions(stock.scaffold, index, make, lambda: member.patience(stock.max_wait_secs))
-    step_hook = StepHook(counting, sessions, member.control_plane, tally, log)
+    step_hook = StepHook(counting, sessions, control_plane, tally, log)
 
     def become_chief() -> None:
         remember_checkpoints(stock.scaffold.saver, stock.checkpoint_dir, log)
 
-    chief_hooks = [ChiefOnly(hook, member.control_plane, become_chief, log) for hook in stock.chief_hooks(folders)]
+    chief_hooks = [ChiefOnly(hook, control_plane, become_chief, log) for hook in stock.chief_hooks(folders)]
     worker_hooks = [Wrapped(hook, log) for hook in stock.worker_hooks()]
     return ScriptSession(member, sessions, step_hook, chief_hooks, worker_hooks, stock.stop_grace_period_secs)

@@ -32,7 +32,7 @@ class ScriptMember:
     """A membership, and its place; `rests` are what becomes of the worker, an exception to be raised included."""
 
     def __init__(self, story: list[str], *rests: Ending | Exception) -> None:
-        self.story, self.rests, self.control_plane = story, list(rests), self
+        self.story, self.rests, self.joined, self.control_plane = story, list(rests), self, self
         self.gone = False
         self.was_stopped: Exception | None = None
         self.was_asked = False

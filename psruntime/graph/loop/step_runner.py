@@ -37,6 +37,14 @@ class Ran(NamedTuple):
         )
 
 
+class _InSession(NamedTuple):
+    """A session, and what is run in it: a step, and each run of a round by its name."""
+
+    session: Session
+    step: Callable[..., dict[str, Any]]
+    rounds: dict[str, Callable[..., Any]]
+
+
 class Started(NamedTuple):
     """A step whose hooks were called.  run: runs it, in any thread, while the session is open."""
 
@@ -53,10 +61,7 @@ class Pausing(Protocol):
 
 
 class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Runs steps, with `hooks` around them, the view's first.  It is a hook of the session itself, to know it.
-
-    session: the newest, in which no hook is called.
-    """
+    """Runs steps, with `hooks` around them, the view's first.  It is a hook of the session itself, to know it."""
 
     def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[tf1.train.SessionRunHook]) -> None:
         self._step = graph.step
@@ -65,6 +70,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._view = view
         self._hooks = [view, *hooks]
         self._pausing = [hook for hook in hooks if isinstance(hook, Pausing)]
+        self._newest: _InSession | None = None
 
     @property
     def global_step(self) -> int:
@@ -72,10 +78,19 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         return self._view.global_step
 
     def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
-        self.session = session
-        self._call = session.calling(self._step, self._fed)
         rounds = self._rounds.runs if self._rounds else {}
-        self._round_calls = {name: session.calling(*run) for name, run in rounds.items()}
+        round_calls = {name: session.calling(*run) for name, run in rounds.items()}
+        self._newest = _InSession(session, session.calling(self._step, self._fed), round_calls)
+
+    @property
+    def session(self) -> Session:
+        """The newest, in which no hook is called."""
+        return self._in_newest.session
+
+    @property
+    def _in_newest(self) -> _InSession:
+        assert self._newest is not None, "no session was created yet"
+        return self._newest
 
     def start(self, feed: Feed) -> Started:
         """Calls the hooks before a step.
@@ -89,7 +104,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         requests = {hook: request for hook in self._hooks if (request := hook.before_run(context)) is not None}
         if requests:
             return Started(context, _asking(self.session, self._step, feed, requests))
-        call, values = self._call, [feed[tensor] for tensor in self._fed]
+        call, values = self._in_newest.step, [feed[tensor] for tensor in self._fed]
 
         def run() -> Ran:
             began_s = time.time()
@@ -111,8 +126,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
             AbortedError: the view was replaced.
         """
         self._view.before_run(None)
-        call: Callable[..., Any] = self._round_calls[name]
-        return call
+        return self._in_newest.rounds[name]
 
     def finish(self, started: Started, ran: Ran) -> dict[str, Any]:
         """Calls the hooks after a step; returns what it fetched.
