@@ -21,7 +21,7 @@ from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.embedding_tables import BATCHES, Tables, drawn_ids
 from benchmarks.table_jobs import OURS, Run, TableRun, TableWork, ours, ours_as_named, stock
 from benchmarks.tables import beside, result_of, text_of_workload
-from psruntime.observe.tables import bytes_text
+from psruntime.observe.render import bytes_text
 
 QUICK = {"runs": 1, "seconds": 4.0}
 MOVED = 2 * 3 * 4  # bytes of an entry: read and written, of the table and its two slots, float32

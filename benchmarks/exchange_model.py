@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf1
 
 from benchmarks.step_times import StepTimes
 from psruntime import Context, ModelSpec
-from psruntime.observe.tables import bytes_text
+from psruntime.observe.render import bytes_text
 
 SHAPES = "BENCHMARK_SHAPES"
 OPTIMIZER = "BENCHMARK_OPTIMIZER"

@@ -11,7 +11,7 @@ from statistics import mean
 from benchmarks.jobs import START_S
 from benchmarks.processes import Processes, cpu_s
 from benchmarks.step_times import rate, step_bytes, step_tensors, step_times
-from psruntime.observe.tables import bytes_text
+from psruntime.observe.render import bytes_text
 
 WARM_UP_S = 2.0
 LEAST_LINES = 3

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psruntime.observe.tables import bytes_text
+from psruntime.observe.render import bytes_text
 
 OURS, PEER = "psruntime", "peer"
 DECADES = 20.0  # the largest over the smallest, from which on a scale is logarithmic

@@ -31,7 +31,7 @@ import grpc
 
 from benchmarks.coordinator_service import a_job
 from psruntime.config import JobConfig
-from psruntime.core.clocks.clock_messages import ClockAnswer
+from psruntime.core.clocks.clocks import ClockAnswer
 from psruntime.core.clocks.report_schedule import ReportSchedule
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Assignment, Join, NotYet, Prepared, PsBeat, WorkerBeat, WorkerStats

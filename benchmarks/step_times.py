@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf1
 
 from benchmarks.processes import lines
 from benchmarks.receives import receives
-from psruntime.observe.traffic import TrafficMeter
+from psruntime.observe.meter import TrafficMeter
 
 EVERY_S = 0.2  # between two lines at least
 CUT_IN = 3  # the step in which the graph is asked for: those before may be ones that set something up

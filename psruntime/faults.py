@@ -94,7 +94,7 @@ ERRNOS: dict[Kind, tuple[int, ...]] = {
 }  # fmt: skip
 
 # TensorFlow's, where no error of the system or of Python is within: of the input and other code of the user's.  For an
-# operation of a step, whose error may be a ps's or the network's, see graph/base/failed_operation.py.
+# operation of a step, whose error may be a ps's or the network's, see graph/base/errors.py.
 CODES: dict[Kind, tuple[str, ...]] = {
     Kind.MACHINE: (
         "CancelledError", "UnknownError", "DeadlineExceededError", "ResourceExhaustedError", "AbortedError",

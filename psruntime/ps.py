@@ -146,8 +146,10 @@ def _joined(
     context = ClientContext(client, job, process.stop, process.log)
     ps = PsMember(where, context, process, host, f"{host}:{server.port}")
     if endpoint:
-        from psruntime.metrics.job_metrics import of_job  # and prometheus_client, for --metrics-port alone
-        from psruntime.metrics.ps_metrics import of_ps
+        from psruntime.metrics.families import (
+            of_job,  # and prometheus_client, for --metrics-port alone
+            of_ps,
+        )
 
         endpoint.add(of_ps(where.index, ps.stats))
         if where.index == 0:

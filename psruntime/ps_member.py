@@ -10,12 +10,12 @@ import time
 from dataclasses import asdict, replace
 
 from psruntime.config.process import ProcessConfig
-from psruntime.core.accounting.ledger import ledger_facts
+from psruntime.core.accounting.accounts import ledger_facts
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, LeaveKind, PsBeat, PsStats
 from psruntime.core.members.past import Past
 from psruntime.core.plan.plan import make_plan
-from psruntime.core.recovery.session_cleanup import SessionCleanup
+from psruntime.core.recovery.recovery import SessionCleanup
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
 from psruntime.graph.base.environment import tensorflow_version
 from psruntime.graph.base.server import start_server
@@ -23,7 +23,7 @@ from psruntime.graph.checkpoint.listing import newest_step
 from psruntime.graph.ps.ps_state import PsState
 from psruntime.network.connections import all_but
 from psruntime.network.links import Links
-from psruntime.observe.traffic import TrafficMeter
+from psruntime.observe.meter import TrafficMeter
 from psruntime.process.machine import this_machine
 from psruntime.process.process import Process
 from psruntime.rpc.client.context import ClientContext

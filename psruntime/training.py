@@ -31,20 +31,18 @@ from psruntime.evaluation.history import text_of
 from psruntime.graph.base.environment import tensorflow_version
 from psruntime.graph.base.gpus import gpu_count
 from psruntime.graph.base.server import start_server
-from psruntime.graph.checkpoint.best import BestCheckpoint
 from psruntime.graph.checkpoint.listing import newest_step
+from psruntime.graph.checkpoint.measured import BestCheckpoint
 from psruntime.graph.loop.built import Built
-from psruntime.graph.loop.final_evaluation import FinalEvaluation
 from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.ready_graphs import ReadyGraphs
-from psruntime.graph.loop.training_loop import TrainingLoop
+from psruntime.graph.loop.training_loop import FinalEvaluation, TrainingLoop
 from psruntime.graph.model.model_metrics import Measuring, logged, require_time
 from psruntime.graph.session.session import ModeChangedError, WorkerServer, open_session
-from psruntime.graph.session.step_result import StepResult
-from psruntime.graph.session.worker_run import Observers, WorkerRun
+from psruntime.graph.session.worker_run import Observers, StepResult, WorkerRun
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import first_line_of
-from psruntime.observe.traffic import TrafficMeter
+from psruntime.observe.meter import TrafficMeter
 from psruntime.process.gpus import OwnMemory
 from psruntime.process.machine import this_machine
 from psruntime.process.process import Process

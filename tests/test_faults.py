@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.accounting.refused_pushes import LIMIT, LIMIT_PER_WORKER, RefusedPushes
+from psruntime.core.accounting.accounts import LIMIT, LIMIT_PER_WORKER, RefusedPushes
 from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Assignment, PsStats, WorkerBeat, WorkerStats
@@ -75,7 +75,7 @@ def no_session(clock: Callable[[float], None]) -> str:
 
 
 def not_finite(_: Any) -> str:
-    from psruntime.graph.session.step_result import StepResult, require_finite
+    from psruntime.graph.session.worker_run import StepResult, require_finite
 
     with pytest.raises(Exception, match="not finite") as raised:
         require_finite(StepResult(0.5, False, 12, 64, 0, 1))

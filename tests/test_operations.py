@@ -13,7 +13,7 @@ from psruntime import errors
 from psruntime.config import JobConfig
 from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.config.settings import default_text, flag_of, settings_of
-from psruntime.launch.backoff import crashed
+from psruntime.launch.children import crashed
 from tests.support import docs
 
 PAGE = docs.ROOT / "docs/operations.md"

@@ -1,29 +1,41 @@
-"""A script's membership of the job: what psruntime.worker is as a process, inside a process of the user's."""
+"""A script's membership of the job: its signals, and the folders that it owns.
+
+SIGTERM in a script.  Without a handler of its own it would end between two updates, or, as the first process of a
+container, not at all.
+"""
 
 from __future__ import annotations
 
 import atexit
+import os
+import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 
-from psruntime.classic.owned_folders import OwnedFolders
-from psruntime.classic.sigterm import take_sigterm
+import tensorflow.compat.v1 as tf1
+
 from psruntime.config import JobConfig
 from psruntime.config.process import ProcessConfig
+from psruntime.config.values import whole_path
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
+from psruntime.core.members.messages import Answer, Assignment, Instructions, LeaveKind, WorkerStats
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.identity import ModelIdentity
 from psruntime.errors import JobDoneError, JobFailedError, JobOverError, PsRuntimeError, StopRequested, UsageError
 from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
+from psruntime.graph.checkpoint.listing import is_remote
+from psruntime.graph.checkpoint.owner import FolderOwner
 from psruntime.graph.session.session import WorkerServer
 from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
-from psruntime.observe.traffic import TrafficMeter
+from psruntime.observe.meter import TrafficMeter
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job
@@ -33,6 +45,77 @@ from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.worker.worker_control import WorkerControl
 from psruntime.rpc.worker.worker_membership import worker_membership
+
+_cause = 128 + signal.SIGTERM  # the exit code of a script that SIGTERM ends
+
+
+def code_of_sigterm() -> int:
+    """The exit code of a script that SIGTERM ends: that of the cause, if it came from `end_script_because_of`."""
+    return _cause
+
+
+def end_script_because_of(cause: int) -> None:
+    """Ends the script as a SIGTERM does, with this exit code: what it cannot go on without has ended."""
+    global _cause
+    _cause = cause
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # it is no member yet, and would end by the signal
+        with suppress(OSError, ValueError):  # its reader may be gone
+            sys.stdout.flush()
+        os._exit(cause)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def take_sigterm(asked: threading.Event) -> Callable[[], None]:
+    """From now on the first SIGTERM sets `asked`, the second raises SystemExit.  Returns what ends that.
+
+    Without effect where the script has a handler, and in another thread than the main one, which gets no signals.
+    """
+
+    def on_sigterm(_signum: int, _frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise SystemExit(code_of_sigterm())
+        asked.set()  # nobody waits for it, so this takes no lock that the main thread may hold
+
+    def replace(handler: Any, by: Any) -> None:
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is handler:
+            signal.signal(signal.SIGTERM, by)
+
+    replace(signal.SIG_DFL, on_sigterm)
+    return lambda: replace(on_sigterm, signal.SIG_DFL)
+
+
+class OwnedFolders(tf1.train.CheckpointSaverListener):  # type: ignore[misc]
+    """The marks of this process in `folders`; as a listener of their hooks it lets none save in another job's.
+
+    A folder that only TensorFlow reaches (`gs://...`) has no mark, nor has one that the script saves in without a
+    CheckpointSaverHook: nothing is known of that.
+    """
+
+    def __init__(self, folders: Iterable[str], job: JobConfig, coordinator: str, log: Callable[..., None]) -> None:
+        paths = dict.fromkeys(whole_path(folder) for folder in folders if folder)
+        self._owners = [
+            FolderOwner(path, job.job_id, coordinator, job.lease_s, log) for path in paths if not is_remote(path)
+        ]
+
+    def claim(self, assignment: Assignment, look: Callable[[], None]) -> None:
+        """As FolderOwner.claim, for the view of the assignment."""
+        for owner in self._owners:
+            owner.claim([ps.address for ps in assignment.view.ps], look, begins=assignment.seen_step == 0)
+
+    def keep(self, instructions: Callable[[], Instructions]) -> None:
+        """As FolderOwner.keep."""
+        for owner in self._owners:
+            owner.keep(instructions)
+
+    def before_save(self, session: Any, global_step_value: int) -> None:  # noqa: ARG002
+        for owner in self._owners:
+            owner.require_now()
+
+    def end_membership(self, is_over: bool) -> None:
+        """is_over: whether the job has ended, else only this process has left it."""
+        for owner in self._owners:
+            owner.release() if is_over else owner.stop()
+
 
 STOP_S = 0.2  # for health calls under way at the end
 NAME = "MonitoredTrainingSession"

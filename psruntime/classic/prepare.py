@@ -1,4 +1,6 @@
-"""What the chief does before a view may be used, with the pieces of the user's Scaffold.
+"""The sessions of a script on each view, and what the chief does before a view may be used.
+
+What the chief does before a view may be used, with the pieces of the user's Scaffold.
 
 every ps fresh                 restore the newest checkpoint, or run init_op and init_fn
 every ps prepared              adopt: live variables are never rolled back
@@ -8,15 +10,15 @@ some fresh (a ps was replaced) all back to the newest checkpoint, or all anew wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.arguments import list_by_name
-from psruntime.classic.counting import StepCounting
-from psruntime.classic.identity import unlike
-from psruntime.classic.owned_folders import OwnedFolders
-from psruntime.classic.placement import marker_of, ps_of, variables_of
+from psruntime.classic.identity import StepCounting, unlike
+from psruntime.classic.member import OwnedFolders
+from psruntime.classic.placement import marker_of, outside_scopes, place_rest, ps_of, variables_of
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.plan.identity import ModelIdentity, in_a_line
@@ -24,14 +26,15 @@ from psruntime.core.recovery.checkpoint_names import Entry, find_sources
 from psruntime.core.recovery.recovery import Contents, decide, lost_work
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
 from psruntime.faults import Place
-from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.literal_paths import is_pattern, readable
+from psruntime.graph.base.server import worker_device
 from psruntime.graph.checkpoint.checkpoints import failing
 from psruntime.graph.checkpoint.listing import CheckpointList
-from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.checkpoint_fit import contents_of
-from psruntime.graph.recovery.prepared_flag import PreparedFlags
+from psruntime.graph.ops.subgraphs import ancestors
+from psruntime.graph.recovery.ps_values import PreparedFlags
+from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.store.write_fence import FencedSession, WriteFence
 from psruntime.usercode import blame
@@ -237,3 +240,54 @@ def _names(session: Any, ready_op: Any) -> str:
     if ready_op is None:
         return ""
     return ", ".join(name.decode() for name in session.run(ready_op))
+
+
+class ScriptSessions(tf1.train.SessionCreator):  # type: ignore[misc]
+    """Makes the sessions of a MonitoredSession.
+
+    make: called once, after every hook's `begin` and before the graph is finalized; it may add to the graph, and
+    gives the preparation and the creator of the sessions themselves.  patience: surrounds each wait for a session.
+    """
+
+    def __init__(
+        self,
+        scaffold: Any,
+        index: int,
+        make: Callable[[], tuple[ScaffoldPreparation, ViewSessionCreator]],
+        patience: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.session: Any = None  # the newest one
+        self._scaffold = scaffold
+        self._index = index
+        self._make = make
+        self._patience = patience
+        self._views: ViewSessionCreator | None = None
+
+    @property
+    def assignment(self) -> Assignment:
+        """The assignment of the newest session."""
+        assert self._views is not None
+        return self._views.assignment
+
+    def create_session(self) -> Any:
+        if self._views is None:
+            with outside_scopes():
+                preparation, self._views = self._make()
+                _add_saver(self._scaffold)
+                self._scaffold.finalize()
+                preparation.guard_writes()
+            place_rest(tf1.get_default_graph(), self._index)
+        with self._patience():
+            self.session = self._views.create_session()
+        return self.session
+
+    def renew(self) -> None:
+        """Closes the newest session and opens one on the view of now, with no hook in it."""
+        self.session.close()
+        self.create_session()
+
+
+def _add_saver(scaffold: Any) -> None:
+    """Stock's default saver writes on the ps; ours on the worker, which need not share a disk with them."""
+    if scaffold.saver is None and not tf1.get_collection(tf1.GraphKeys.SAVERS):
+        tf1.add_to_collection(tf1.GraphKeys.SAVERS, tf1.train.Saver(allow_empty=True))

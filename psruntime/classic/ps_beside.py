@@ -7,8 +7,7 @@ import atexit
 import sys
 from collections.abc import Mapping, Sequence
 
-from psruntime.classic.member import ScriptMember
-from psruntime.classic.sigterm import end_script_because_of
+from psruntime.classic.member import ScriptMember, end_script_because_of
 from psruntime.cluster.cluster_task import ClusterTask
 from psruntime.config.process import ProcessConfig
 from psruntime.config.settings import as_flags

@@ -10,20 +10,16 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.arguments import USE_DEFAULT, StockArguments
-from psruntime.classic.counting import StepCounting
-from psruntime.classic.hooks import ChiefOnly, StepHook, Tally, Wrapped
-from psruntime.classic.identity import identity_of_script
-from psruntime.classic.member import ScriptMember
-from psruntime.classic.owned_folders import OwnedFolders
+from psruntime.classic.hooks import ChiefOnly, ScriptSession, StepHook, Tally, Wrapped, end_script
+from psruntime.classic.identity import StepCounting, identity_of_script
+from psruntime.classic.member import OwnedFolders, ScriptMember
 from psruntime.classic.placement import check_placement, outside_scopes
-from psruntime.classic.prepare import ScaffoldPreparation, remember_checkpoints
+from psruntime.classic.prepare import ScaffoldPreparation, ScriptSessions, remember_checkpoints
 from psruntime.classic.ps_beside import PsBeside
-from psruntime.classic.script_session import ScriptSession, end_script
-from psruntime.classic.sessions import ScriptSessions
 from psruntime.cluster.of_script import place_of_script
 from psruntime.config.process import ProcessConfig, SecurityConfig
 from psruntime.errors import PsRuntimeError, UsageError
-from psruntime.graph.dynamic.settings import noted
+from psruntime.graph.dynamic.initial_rows import noted
 from psruntime.graph.session.session import ViewSessionCreator, open_session
 from psruntime.observe.log import Log
 from psruntime.rpc.security.credentials import load_security

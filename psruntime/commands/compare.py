@@ -19,8 +19,7 @@ from psruntime.config import JobConfig
 from psruntime.config.process import WorkerConfig
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.launch.children import END_S
-from psruntime.launch.config import LauncherConfig
-from psruntime.launch.processes import LocalJob
+from psruntime.launch.processes import LauncherConfig, LocalJob
 from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
 from psruntime.observe.records import read_records

@@ -15,8 +15,7 @@ from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, Securit
 from psruntime.config.schedule import BOUNDED, MODES
 from psruntime.config.settings import suggestion
 from psruntime.config.values import AUTO
-from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
-from psruntime.core.steering.overrides import check_bound, check_scale
+from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, check_bound, check_scale
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, UnreachableError, UsageError
 from psruntime.process import flags
 from psruntime.process.process import request_error, usage_error

@@ -20,8 +20,7 @@ from psruntime.core.members.messages import JobStatus
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.live.poller import Poller
 from psruntime.pages.drawing import require_bokeh
-from psruntime.pages.origins import LOOPBACK, given_origins
-from psruntime.pages.server import Dashboard
+from psruntime.pages.server import LOOPBACK, Dashboard, given_origins
 from psruntime.process import flags
 from psruntime.process.process import offline, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient

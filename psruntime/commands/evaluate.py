@@ -65,9 +65,8 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     from psruntime.graph.base import environment
 
     environment.prepare(hide_gpus=True, warns=False)
-    from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
     from psruntime.graph.checkpoint.listing import CheckpointList
-    from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
+    from psruntime.graph.checkpoint.measured import BestCheckpoint, MeasuredCheckpoints, require_metric
     from psruntime.graph.model.evaluate import CheckpointEvaluation
     from psruntime.graph.model.model_metrics import logged
 

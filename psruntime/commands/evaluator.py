@@ -35,8 +35,7 @@ from psruntime.errors import (
     UsageError,
 )
 from psruntime.evaluation import history
-from psruntime.evaluation.early_stopping import EarlyStopping
-from psruntime.evaluation.history import text_of
+from psruntime.evaluation.history import EarlyStopping, text_of
 from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
@@ -51,7 +50,7 @@ from psruntime.rpc.wire.messages import ControlRequest
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
-    from psruntime.metrics.evaluator_metrics import EvaluatorMetrics
+    from psruntime.metrics.worker_metrics import EvaluatorMetrics
 
 PROG = "psruntime evaluator"
 ROLE = "evaluator"
@@ -106,15 +105,14 @@ def _work(
     process.at_exit.callback(health.stop, STOP_S)
     metrics: EvaluatorMetrics | None = None
     if endpoint := process.serve_metrics(ROLE, where, host, security.web):
-        from psruntime.metrics.evaluator_metrics import EvaluatorMetrics
+        from psruntime.metrics.worker_metrics import EvaluatorMetrics
 
         metrics = EvaluatorMetrics(endpoint)
 
     from psruntime.graph.base import environment
 
     process.log("environment", **environment.prepare(hide_gpus=True))
-    from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
-    from psruntime.graph.checkpoint.measured import FOLDER, HISTORY, MeasuredCheckpoints
+    from psruntime.graph.checkpoint.measured import FOLDER, HISTORY, BestCheckpoint, MeasuredCheckpoints, require_metric
     from psruntime.graph.model.evaluate import CheckpointEvaluation
     from psruntime.graph.model.model_metrics import Measuring, logged, require_time
 

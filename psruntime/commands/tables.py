@@ -17,13 +17,13 @@ from rich.text import Text
 
 from psruntime.core.members.messages import ROW_COLUMNS
 from psruntime.errors import EXIT_DONE, UsageError
-from psruntime.observe.tables import table
+from psruntime.observe.render import table
 from psruntime.process import flags
 from psruntime.process.job_file import local_file
 from psruntime.process.process import offline
 
 if TYPE_CHECKING:
-    from psruntime.graph.dynamic.stored import StoredTable
+    from psruntime.graph.dynamic.id_sets import StoredTable
 
 PROG = "psruntime tables"
 HOTTEST = 10
@@ -81,7 +81,7 @@ def _newest(folder: str) -> list[StoredTable]:
     environment.prepare(hide_gpus=True)
 
     from psruntime.graph.checkpoint.listing import CheckpointList
-    from psruntime.graph.dynamic.stored import stored_tables
+    from psruntime.graph.dynamic.id_sets import stored_tables
 
     checkpoints = CheckpointList(folder)
     newest = checkpoints.require_newest()

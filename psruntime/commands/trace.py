@@ -15,7 +15,7 @@ from rich.text import Text
 
 from psruntime.errors import EXIT_DONE
 from psruntime.observe.meter import PHASES
-from psruntime.observe.tables import table
+from psruntime.observe.render import table
 from psruntime.process import flags
 from psruntime.process.job_file import local_file
 from psruntime.process.process import offline

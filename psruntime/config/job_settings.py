@@ -25,7 +25,7 @@ SWITCH = ("off", ON)
 ON_DATA_ERROR = ("fail", "skip")
 BATCH_POLICIES = ("fixed", "throughput")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
-MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/push/push_window.py)
+MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/push/guard.py)
 AT_MOST = {"pipeline": MOST_UNDER_WAY, "local_steps": 256}  # each mini-batch of a step is a copy of the model
 
 

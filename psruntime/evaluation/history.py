@@ -1,4 +1,6 @@
-"""The metrics of each checkpoint that an evaluator has measured, as a file of JSON lines beside the checkpoints.
+"""The metrics of each checkpoint, as a file beside the checkpoints, and the end of a job whose metric gets no better.
+
+The metrics of each checkpoint that an evaluator has measured, as a file of JSON lines beside the checkpoints.
 
     {"global_step": 200, "time": 1764064000.1, "metrics": {"loss": 0.31, "accuracy": null}}
     {"global_step": 200, "time": 1764064000.2, "stopped_early": "loss got no better in 5 checkpoints: ..."}
@@ -15,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from psruntime.config.values import Metric
 from psruntime.errors import some
 
 MOST_TOLD = 20  # values in a line for people; a metric may have several
@@ -97,3 +100,40 @@ def _append(path: str, line: str) -> None:
             file.seek(-1, os.SEEK_END)
             is_torn = file.read(1) != b"\n"
         file.write((b"\n" if is_torn else b"") + line.encode() + b"\n")
+
+
+class EarlyStopping:
+    """Decides from the metrics of one checkpoint after the other.
+
+    patience: how many in a row may be no better than the best before them; None: any number.
+    history: of an earlier process.  A job that continues after an early stop has all of its patience again.
+    """
+
+    def __init__(self, metric: Metric, patience: int | None, history: History | None = None) -> None:
+        self._metric, self._patience = metric, patience
+        self._history = history or History()
+
+    def add(self, global_step: int, metrics: dict[str, float]) -> None:
+        """Adds the metrics of a checkpoint."""
+        self._history.add(global_step, metrics)
+
+    @property
+    def reason(self) -> str:
+        """Why the job is to end; empty while it is not."""
+        step, value = self._best
+        since = max(step, self._history.stopped_at)
+        later = sum(each > since and self._metric.name in seen for each, seen in self._history.evaluations.items())
+        if self._patience is None or later < self._patience:
+            return ""
+        best = f"best was {value:.4f} at global step {step}" if value is not None else "no value was finite"
+        return f"{self._metric.name} got no better in {later} checkpoints: {best}"
+
+    @property
+    def _best(self) -> tuple[int, float | None]:
+        """(its global step, its value); before any finite one, (-1, None)."""
+        best: tuple[int, float | None] = (-1, None)
+        for step, metrics in self._history.evaluations.items():
+            value = metrics.get(self._metric.name)
+            if value is not None and self._metric.is_better(value, best[1]):
+                best = step, value
+        return best

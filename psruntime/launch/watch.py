@@ -1,21 +1,52 @@
-"""Runs a job on this machine: starts its processes, supervises them, reports how it ended."""
+"""Runs a job on this machine: starts its processes, watches over them, shows its progress, and reports how it went."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from psruntime.errors import EXIT_DONE, EXIT_RESTART
-from psruntime.launch.backoff import exit_code
-from psruntime.launch.children import Child, Children, complain
+from psruntime.launch.children import END_S, Child, Children, complain, exit_code
 from psruntime.launch.processes import LocalJob
-from psruntime.launch.progress import Progress
 from psruntime.observe.outputs import never_block
+
+
+class Progress:
+    """Shows the progress line by a child process, which is restarted after it could not reach ps 0."""
+
+    def __init__(self, first: Child, arguments: Sequence[str]) -> None:
+        """arguments: of `python -m`."""
+        self._first = first
+        self._command = [sys.executable, "-m", *arguments, "--lifeline=kill"]
+        self._start()
+
+    def update(self) -> None:
+        """Starts it again when ps 0 is back."""
+        is_new = self._of_run != self._first.backoff.restarts
+        if is_new and self._process.poll() is not None and self._first.coordinator:
+            self._start()
+
+    def end(self) -> None:
+        """Removes the line."""
+        assert self._process.stdin
+        self._process.terminate()
+        self._process.stdin.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _start(self) -> None:
+        self._of_run = self._first.backoff.restarts
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
+
 
 START_S = 60.0  # for ps 0 to announce its coordinator, before it imports TensorFlow
 LOOK_S = 0.1  # how often the children are checked

@@ -1,4 +1,6 @@
-"""The history of a job: its latest status, its last minutes as numbers, and its events.
+"""What has been seen of a job: its latest status, its last minutes as numbers, its workers' rates, and its events.
+
+The history of a job: its latest status, its last minutes as numbers, and its events.
 
 Pure: it has no clock and no connection; its owner passes it each answer of the coordinator, and each failure, with the
 time of day in seconds since 1970.  Memory is bounded: SAMPLES samples of a few numbers, EVENTS events, one status.
@@ -16,8 +18,39 @@ from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import STALENESS_LIMITS, Departure, JobStatus, MemberStatus
 from psruntime.live.job_events import IN_THE_LOG, JobEvent, events_between, gone_without_departure
-from psruntime.live.worker_rates import WorkerRates
 from psruntime.observe.render import bound_of, mode_of
+
+LOOKS = 8  # reports of a worker over which its rate is measured; between two heartbeats its count does not change
+
+
+class WorkerRates:
+    """The rates of the live workers, by incarnation.  Times are in seconds, of one clock."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[tuple[float, int]]] = {}  # (when it was reported, pushes)
+
+    def observe(self, status: JobStatus, at_s: float) -> None:
+        """Adds the next status; drops members that are gone."""
+        stats = {member.incarnation: member for member in status.members if member.worker_stats}
+        self._seen = {each: self._seen.get(each, deque(maxlen=LOOKS)) for each in stats}
+        for incarnation, member in stats.items():
+            assert member.worker_stats
+            seen, said_s = self._seen[incarnation], at_s - member.silent_s
+            if not seen or member.worker_stats.pushes != seen[-1][1] or said_s - seen[-1][0] > 0.5:
+                seen.append((said_s, member.worker_stats.pushes))
+
+    def steps_per_s(self, member: MemberStatus) -> float:
+        """Pushes in a second; 0 while that is unknown."""
+        seen = self._seen.get(member.incarnation)
+        if not seen or seen[-1][0] <= seen[0][0]:
+            return 0.0
+        return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+    def bytes_per_s(self, member: MemberStatus) -> tuple[float, float]:
+        """(received, sent); 0 while that is unknown."""
+        each, steps = member.worker_traffic, self.steps_per_s(member)
+        return (each.received_per_step * steps, each.sent_per_step * steps) if each else (0.0, 0.0)
+
 
 SAMPLES = 900  # a quarter of an hour, one a second
 EVENTS = 500

@@ -21,8 +21,7 @@ from prometheus_client import (
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from psruntime.errors import UsageError
-from psruntime.metrics.families import Families
-from psruntime.metrics.process_metrics import of_process
+from psruntime.metrics.families import Families, of_process
 from psruntime.observe.log import Log
 
 IDLE_S = 10.0  # for a caller to send its request

@@ -1,8 +1,9 @@
-"""The metrics of a worker: its steps, the time of each phase, the staleness of updates; and its GPUs."""
+"""The metrics of a worker's steps and GPUs, and of an evaluator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -10,8 +11,7 @@ from prometheus_client.metrics_core import Metric
 
 from psruntime.core.members.messages import STALENESS_LIMITS, WorkerStats
 from psruntime.metrics.endpoint import Endpoint
-from psruntime.metrics.families import Families, counter, gauge
-from psruntime.metrics.ps_metrics import moved
+from psruntime.metrics.families import Families, counter, gauge, moved
 from psruntime.observe.meter import PHASES, StepTimes
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -87,3 +87,28 @@ class WorkerMetrics:
             *gpus,
         )
         yield from moved("worker", self._index, stats.moved)
+
+
+class EvaluatorMetrics:
+    """Serves the metrics of the last checkpoint at the endpoint."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._last: tuple[int, Mapping[str, float], float] | None = None
+        self._count = 0
+        endpoint.add(Families(self._read))
+
+    def measured(self, global_step: int, values: Mapping[str, float]) -> None:
+        """Sets the metrics of a checkpoint, by name."""
+        self._last = global_step, dict(values), time.time()
+        self._count += 1
+
+    def _read(self) -> Iterable[Metric]:
+        yield counter("evaluator_checkpoints_measured", "Checkpoints measured.", ({}, self._count))
+        if self._last:
+            global_step, values, at_s = self._last
+            yield gauge("evaluator_global_step", "Global step of the checkpoint measured last.", ({}, global_step))
+            yield gauge(
+                "evaluator_measured_timestamp_seconds", "When it was measured, in seconds since 1970.", ({}, at_s)
+            )
+            rows = (({"metric": name}, value) for name, value in values.items())
+            yield gauge("evaluator_metric", "Its metrics on held-out data.", *rows)

@@ -11,7 +11,7 @@ from rich.text import Text
 from psruntime.core.plan.buckets import Bucket
 from psruntime.core.plan.plan import Plan
 from psruntime.core.plan.plan_report import PlanReport, report, tensors_of
-from psruntime.observe.tables import bytes_text, table
+from psruntime.observe.render import bytes_text, table
 
 
 def as_tables(plans: Sequence[Plan], local_steps: int) -> RenderableType:

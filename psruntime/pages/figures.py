@@ -8,7 +8,7 @@ from typing import Any
 
 from psruntime.live.history import NAN, SAMPLES, History, Sample
 from psruntime.pages.drawing import GREY, colour_of, figure
-from psruntime.pages.tables import replace_data
+from psruntime.pages.page import replace_data
 
 HEIGHT = 240  # pixels, of curves
 COUNTS = "0,0"  # format of whole numbers

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psruntime.observe.meter import GATE, PHASES, ROUND
-from psruntime.tracing.spans import APPLY, MUTEX, PHASE, READ, STEP, TRANSFER, Span
+from psruntime.tracing.parts import APPLY, MUTEX, PHASE, READ, STEP, TRANSFER, Span
 
 PS_KINDS = (READ, APPLY, MUTEX, TRANSFER)
 NOTABLE = 0.1  # of a step, the least part of waiting that is reported

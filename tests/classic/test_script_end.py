@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.classic.hooks import ChiefOnly, Wrapped
-from psruntime.classic.script_session import ScriptSession
+from psruntime.classic.hooks import ChiefOnly, ScriptSession, Wrapped
 from psruntime.core.members.messages import Ending, LeaveKind
 from psruntime.errors import JobDoneError, JobFailedError, PsRuntimeError, ReplacedError
 

@@ -14,7 +14,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.arguments import USE_DEFAULT, StockArguments
-from psruntime.classic.owned_folders import OwnedFolders
+from psruntime.classic.member import OwnedFolders
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment
 from psruntime.core.members.view import PsEntry, View

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from psruntime.classic.sigterm import code, take_sigterm
+from psruntime.classic.member import code_of_sigterm, take_sigterm
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def test_the_first_asks_and_the_second_ends() -> None:
     assert asked.is_set()
     with pytest.raises(SystemExit) as ended:
         os.kill(os.getpid(), signal.SIGTERM)
-    assert ended.value.code == code() == 143
+    assert ended.value.code == code_of_sigterm() == 143
 
 
 def test_afterwards_a_signal_ends_the_script_as_before() -> None:
@@ -54,13 +54,13 @@ def test_a_handler_of_the_scripts_own_stays() -> None:
 
 ENDED = """
 import os, signal, sys, threading
-from psruntime.classic.sigterm import code, end_script_because_of, take_sigterm
+from psruntime.classic.member import code_of_sigterm, end_script_because_of, take_sigterm
 asked = threading.Event()
 if sys.argv[1] == "member":
     take_sigterm(asked)
 threading.Thread(target=end_script_because_of, args=(2,)).start()
 asked.wait()
-sys.exit(code())
+sys.exit(code_of_sigterm())
 """
 
 

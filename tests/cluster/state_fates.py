@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from psruntime.config.schedule import Schedule
-from psruntime.core.accounting.ledger import APPLIED, DOWN_WEIGHTED, RECEIVED, ROLLED_BACK, brought_back, is_balanced
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.accounting.accounts import APPLIED, DOWN_WEIGHTED, RECEIVED, ROLLED_BACK, brought_back, is_balanced
+from psruntime.core.steering.commands import Overrides
 from psruntime.states import Event, Fate, State
 from tests.cluster.state_trial import BATCH, Seen
 from tests.support.snapshot import Values

@@ -13,7 +13,7 @@ from typing import Any
 
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Overrides
 from psruntime.errors import UnreachableError
 from tests.support.cluster import Cluster, Zygote
 from tests.support.polling import poll_until

@@ -8,8 +8,8 @@ import pytest
 
 from psruntime.observe.meter import COMPUTE, PULL, ROUND
 from psruntime.tracing.chrome import read_trace
+from psruntime.tracing.parts import APPLY, MUTEX, STEP, TRANSFER
 from psruntime.tracing.report import report_of
-from psruntime.tracing.spans import APPLY, MUTEX, STEP, TRANSFER
 from tests.support.cluster import Zygote, cluster
 
 pytestmark = pytest.mark.cluster

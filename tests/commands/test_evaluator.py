@@ -26,7 +26,7 @@ from psruntime.errors import (
     UsageError,
 )
 from psruntime.evaluation import history
-from psruntime.evaluation.early_stopping import EarlyStopping
+from psruntime.evaluation.history import EarlyStopping
 
 TRAIN_STEPS = 100
 JOB = JobConfig(train_steps=TRAIN_STEPS, ps_timeout_s=30, checkpoint_dir="/folder")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from psruntime.config.values import Metric
 from psruntime.errors import UsageError
 from psruntime.evaluation import history
-from psruntime.evaluation.early_stopping import EarlyStopping
+from psruntime.evaluation.history import EarlyStopping
 from psruntime.evaluation.settings import EvaluatorConfig
 
 LOSS, ACCURACY = Metric("loss", False), Metric("accuracy", True)

@@ -15,7 +15,7 @@ from psruntime.errors import (
     UnreachableError,
     UsageError,
 )
-from psruntime.launch.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, Backoff, crashed
+from psruntime.launch.children import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, Backoff, crashed
 
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGSEGV, 128 + signal.SIGTERM, 75, 120])

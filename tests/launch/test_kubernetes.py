@@ -17,7 +17,7 @@ import yaml
 
 from psruntime import config
 from psruntime.config.process import SecurityConfig
-from psruntime.launch.backoff import crashed
+from psruntime.launch.children import crashed
 from tests.support.command_lines import complaint
 from tests.support.kubernetes import (
     BASE,

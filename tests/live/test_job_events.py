@@ -7,8 +7,7 @@ from dataclasses import replace
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import Departure, JobStatus, LeaveKind, PsTraffic
 from psruntime.core.members.view import Phase, PsEntry, View
-from psruntime.core.steering.commands import SteeringStatus
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Overrides, SteeringStatus
 from psruntime.live.job_events import events_between
 from tests.observe.test_render import JOB, PS, STATUS, WORKER
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from psruntime.config import JobConfig
-from psruntime.core.accounting.ledger import CAUSES
+from psruntime.core.accounting.accounts import CAUSES
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import (
     BytesMoved,
@@ -30,10 +30,8 @@ from psruntime.core.members.view import Phase, View
 from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.errors import UnreachableError, UsageError
 from psruntime.metrics.endpoint import Endpoint, open_endpoint
-from psruntime.metrics.evaluator_metrics import EvaluatorMetrics
-from psruntime.metrics.job_metrics import of_job
-from psruntime.metrics.ps_metrics import of_ps
-from psruntime.metrics.worker_metrics import WorkerMetrics
+from psruntime.metrics.families import of_job, of_ps
+from psruntime.metrics.worker_metrics import EvaluatorMetrics, WorkerMetrics
 from psruntime.observe.log import Log
 from psruntime.observe.meter import GATE, PHASES, ROUND, in_order
 from tests.support import docs

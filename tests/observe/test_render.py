@@ -26,8 +26,7 @@ from psruntime.core.members.messages import (
 )
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.shards.shard_messages import ShardsStatus
-from psruntime.core.steering.commands import SteeringStatus
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Overrides, SteeringStatus
 from psruntime.observe.render import as_json, as_tables, progress_line
 
 PS_STATS = PsStats(12_345_678, 4, 110, 100, {"stale": 9, "fenced": 1, "repeated": 0}, 7)

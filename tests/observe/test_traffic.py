@@ -15,8 +15,8 @@ import pytest
 
 from psruntime.network import connections
 from psruntime.network.connections import Descriptor
-from psruntime.observe import traffic
-from psruntime.observe.traffic import TrafficMeter
+from psruntime.observe import meter
+from psruntime.observe.meter import TrafficMeter
 from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process what its sockets moved")
@@ -196,7 +196,7 @@ def test_where_the_system_does_not_tell_it_is_unknown(
         elif lack == "option":
             monkeypatch.delattr(socket, "TCP_INFO")
         elif lack == "bytes":  # an older kernel has a shorter struct
-            monkeypatch.setattr(traffic, "BYTES", struct.Struct("=900xQQ"))
+            monkeypatch.setattr(meter, "BYTES", struct.Struct("=900xQQ"))
         else:
             monkeypatch.setattr(connections, "descriptors", list)
         assert of(other).moved() is None
@@ -220,7 +220,7 @@ def test_a_socket_that_was_not_read_once_goes_on_where_it_was(other: Other, monk
         other.move(connection, 1_000, 1_000)
         other.check(found)
         with monkeypatch.context() as without:
-            without.setattr(traffic, "_read", lambda *_: None)
+            without.setattr(meter, "_read", lambda *_: None)
             other.check(found)
         other.move(connection, 1_000, 1_000)
         other.check(found)

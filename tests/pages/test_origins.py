@@ -10,8 +10,7 @@ from bokeh.server.views.ws import WSHandler
 from tornado.ioloop import IOLoop
 
 from psruntime.errors import UsageError
-from psruntime.pages.origins import given_origins, origins_of, own_addresses
-from psruntime.pages.server import Dashboard
+from psruntime.pages.server import Dashboard, given_origins, origins_of, own_addresses
 
 
 def lets_in(origins: list[str], origin: str) -> bool:

@@ -22,9 +22,8 @@ from psruntime.core.members.messages import (
 )
 from psruntime.live.history import History
 from psruntime.pages import cluster_page
-from psruntime.pages.page import Head, Page, head_html
+from psruntime.pages.page import Column, Head, Page, Table, head_html, replace_data
 from psruntime.pages.server import KINDS
-from psruntime.pages.tables import Column, Table, replace_data
 from tests.observe.test_render import PS, PS_STATS, STATUS, WORKER
 
 JOB = JobConfig(mode="bounded", bound=2, ps=2, train_steps=1000, job_id="made-up")

@@ -23,7 +23,7 @@ from psruntime.config.job_settings import JobSettings
 from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.config.settings import flag_of, settings_of
 from psruntime.evaluation.settings import EvaluatorConfig
-from psruntime.launch.config import LauncherConfig
+from psruntime.launch.processes import LauncherConfig
 from psruntime.process import flags
 from tests.support.docs import ROOT
 

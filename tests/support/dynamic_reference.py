@@ -23,7 +23,7 @@ ACCUMULATED = 0.1  # by Adagrad, before the first gradient
 
 
 def hashed(numbers: Any) -> Any:
-    """uint64 -> uint64, as psruntime.graph.dynamic.hashing."""
+    """uint64 -> uint64, as psruntime.graph.dynamic.initial_rows."""
     with np.errstate(over="ignore"):
         bits = np.asarray(numbers).astype(np.uint64)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -113,17 +113,17 @@ def spec_of(shape: Sequence[int], dynamic: dict[str, int] | None, **others: Any)
 def _ps(order: dict[str, Any]) -> dict[str, Any]:
     import tensorflow.compat.v1 as tf1
 
-    from psruntime.core.accounting import ledger
+    from psruntime.core.accounting import accounts
     from psruntime.core.plan.plan import make_plan
-    from psruntime.graph.base.devices import ps_device
+    from psruntime.graph.base.server import ps_device
     from psruntime.graph.ps.ps_state import LedgerReader
     from psruntime.graph.store import bucket_store
     from tests.support.by_hand import places
 
     specs = [spec_of(**spec) for spec in order["specs"]]
     plan = make_plan(specs, len(order["ps"]), *order["sizes"])
-    columns = {"received": ledger.RECEIVED, "applied": ledger.APPLIED, "rolled_back": ledger.ROLLED_BACK}
-    columns |= {"pending": ledger.PENDING, **ledger.CAUSES}
+    columns = {"received": accounts.RECEIVED, "applied": accounts.APPLIED, "rolled_back": accounts.ROLLED_BACK}
+    columns |= {"pending": accounts.PENDING, **accounts.CAUSES}
     found: dict[str, dict[int, float]] = {}
     ledgers: dict[str, dict[str, int]] = {}
     for index in order["only"]:

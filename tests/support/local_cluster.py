@@ -27,13 +27,12 @@ from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.training_loop import TrainingLoop
+from psruntime.graph.model.minibatches import ONE_TOWER, Towers
 from psruntime.graph.model.pulled_model import record_specs
-from psruntime.graph.model.towers import ONE_TOWER, Towers
 from psruntime.graph.ps.ps_state import LedgerReader, PsState
 from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.graph.session.session import WorkerServer, open_session
-from psruntime.graph.session.step_result import StepResult
-from psruntime.graph.session.worker_run import Observers, WorkerRun
+from psruntime.graph.session.worker_run import Observers, StepResult, WorkerRun
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.model import Context, Model, ModelSpec

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import is_balanced
+from psruntime.core.accounting.accounts import is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.push.round_sum import RoundStore, close, contribute
 from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush

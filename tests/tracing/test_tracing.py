@@ -13,11 +13,22 @@ from hypothesis import strategies as st
 from psruntime.commands import trace
 from psruntime.config.values import StepRange
 from psruntime.errors import EXIT_USAGE, UsageError
-from psruntime.tracing.chrome import read_trace
-from psruntime.tracing.join import TraceFolder
-from psruntime.tracing.parts import BadPartError, Head, head_of, parts_in, spans_of, write_part
+from psruntime.tracing.chrome import TraceFolder, read_trace
+from psruntime.tracing.parts import (
+    APPLY,
+    MUTEX,
+    PHASE,
+    STEP,
+    BadPartError,
+    Head,
+    Span,
+    head_of,
+    lanes,
+    parts_in,
+    spans_of,
+    write_part,
+)
 from psruntime.tracing.report import busy_s, report_of
-from psruntime.tracing.spans import APPLY, MUTEX, PHASE, STEP, Span, lanes
 
 times = st.integers(0, 20).map(float)
 spans_of_one_task = st.lists(

@@ -1,4 +1,16 @@
-"""The job's accounts: what the workers say that they pushed, against what the ps say that they received.
+"""The job's accounts: ledgers, and what the workers report that they pushed, against what the ps received.
+
+The ledger of a bucket: what became of every push that arrived there.
+
+A row of counters, kept on the bucket's ps under its mutex:
+received = applied (of which down-weighted) + the causes of a drop + rolled back + pending.
+Applied are the updates that the bucket holds; one that a return to an older state undid is rolled back.
+Down-weighted are those of the applied whose learning rate was lowered for their staleness (psruntime/config/values.py).
+
+Law: a column is described here alone, by a member of `Column`; sums, balance, log, status and what a worker does with
+its batch follow from it.
+
+The job's accounts: what the workers say that they pushed, against what the ps say that they received.
 
 A push whose worker had no answer may have been applied on no, some or all ps.  Where a ps has received fewer pushes of
 a worker than that one has sent, the difference is unanswered there: it never arrived, or it was undone with the ps that
@@ -7,12 +19,170 @@ had it.  The accounts are those of one coordinator; one that comes after it coun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum, IntEnum
 from typing import Any
 
-from psruntime.core.accounting.ledger import IN_STATS, accounts_for_all, ledger_facts
 from psruntime.core.members.messages import PsStats, WorkerStats
+
+
+class Part(Enum):
+    """What a column is of the sum."""
+
+    WHOLE = "all that arrived"
+    TERM = "of the whole"
+    CAUSE = "of the whole: refused, and why"
+    SHARE = "of another term, so no term itself"
+    PEAK = "no count: the largest value so far"
+
+
+class Column(IntEnum):
+    """A column, in the order in which they are read; the number is its place in a row, which checkpoints keep.
+
+    is_final: of the outcomes of a push: whether its worker is done with the batch.  It is in the bucket, or would be
+    refused again; otherwise the batch is read or contributed again.
+    """
+
+    part: Part
+    is_final: bool
+
+    RECEIVED = 0, Part.WHOLE
+    APPLIED = 1, Part.TERM, True
+    DOWN_WEIGHTED = 10, Part.SHARE  # of the applied
+    STALE = 2, Part.CAUSE, False
+    FENCED = 3, Part.CAUSE, False
+    REPEATED = 4, Part.CAUSE, True  # a session was lost after the bucket had taken the first try
+    NOT_FINITE = 5, Part.CAUSE, True
+    VOID = 6, Part.CAUSE, False
+    ROLLED_BACK = 7, Part.TERM
+    PENDING = 8, Part.TERM, True  # contributions to a round that has not closed
+    MAX_STALENESS = 9, Part.PEAK  # of an applied update, in versions
+
+    def __new__(cls, number: int, part: Part, is_final: bool | None = None) -> Column:
+        column = int.__new__(cls, number)
+        if part is Part.CAUSE and is_final is None:
+            raise TypeError(f"column {number} is a cause of refusal, and says not whether it is final")
+        column._value_, column.part, column.is_final = number, part, bool(is_final)
+        return column
+
+    @property
+    def word(self) -> str:
+        """Its name in log, status and records."""
+        return self.name.lower()
+
+    def joined(self, counts: Iterable[int]) -> int:
+        """Of several buckets."""
+        return int(max(counts, default=0) if self.part is Part.PEAK else sum(counts))
+
+
+(
+    RECEIVED, APPLIED, DOWN_WEIGHTED, STALE, FENCED, REPEATED, NOT_FINITE, VOID, ROLLED_BACK, PENDING, MAX_STALENESS,
+) = Column  # fmt: skip
+LEDGER_SIZE = len(Column)
+OLDEST_SIZE = 10  # of rows that were saved before there was a column for down-weighted updates
+CAUSES = {column.word: column for column in Column if column.part is Part.CAUSE}
+FINAL = frozenset(column for column in Column if column.is_final)
+IN_STATS = {
+    column.word: column for column in Column if column.part is not Part.CAUSE
+}  # fields; causes are in `dropped`
+
+if sorted(Column) != list(range(LEDGER_SIZE)) or not {field.name for field in fields(PsStats)}.issuperset(IN_STATS):
+    raise TypeError(f"the columns are not numbered from 0, or PsStats lacks one of {', '.join(IN_STATS)}")
+
+Row = Sequence[int]  # [LEDGER_SIZE]
+EMPTY: tuple[int, ...] = (0,) * LEDGER_SIZE
+
+
+def stats_of(rows: Sequence[Row]) -> PsStats:
+    """What the ledgers of a ps make together."""
+    counts = list(zip(*rows, strict=True)) or [()] * LEDGER_SIZE
+    joined: dict[str, Any] = {column.word: column.joined(counts[column]) for column in Column}
+    return PsStats(buckets=len(rows), dropped={cause: joined.pop(cause) for cause in CAUSES}, **joined)
+
+
+def terms_of(stats: PsStats) -> dict[str, int]:
+    """Into what the received are divided: applied, dropped by any cause, rolled back, pending."""
+    terms = {column.word: getattr(stats, column.word) for column in Column if column.part is Part.TERM}
+    return {"applied": terms.pop("applied"), "dropped": sum(stats.dropped.values()), **terms}
+
+
+def ledger_facts(stats: PsStats) -> dict[str, object]:
+    """Every count, for the log."""
+    counts = {**stats.dropped, **{word: getattr(stats, word) for word in IN_STATS}}
+    words = [column.word for column in Column if column.part is not Part.PEAK]
+    return {word: counts[word] for word in [*words, *stats.dropped] if word in counts}
+
+
+def accounts_for_all(stats: PsStats) -> bool:
+    """Whether every push that arrived is accounted for."""
+    return stats.received == sum(terms_of(stats).values()) and 0 <= stats.down_weighted <= stats.applied
+
+
+def is_balanced(row: Row) -> bool:
+    """As `accounts_for_all`, of one bucket."""
+    return accounts_for_all(stats_of([row]))
+
+
+def are_final(outcomes: Iterable[int]) -> bool:
+    """Whether a worker is done with the batch of a push with these outcomes, a column for each bucket."""
+    return FINAL.issuperset(outcomes)
+
+
+def of_any_age(row: Row) -> tuple[int, ...]:
+    """A saved row with the columns that there are now: those that were added since it was saved are 0."""
+    return tuple(row) + (0,) * (LEDGER_SIZE - len(row)) if len(row) >= OLDEST_SIZE else tuple(row)
+
+
+def brought_back(row: Row) -> list[int]:
+    """The row with which a bucket goes on that was lost with its ps: a round that was open then is void."""
+    new = list(row)
+    new[VOID] += new[PENDING]
+    new[PENDING] = 0
+    return new
+
+
+LIMIT = 1000  # pushes one after the other, of all workers together
+LIMIT_PER_WORKER = 20
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Of a ps, when it had last applied something: both counts, and what it had dropped by then."""
+
+    applied: int
+    received: int
+    dropped: dict[str, int]
+
+
+class RefusedPushes:
+    """By what each ps with buckets said last."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+        self._latest: dict[int, PsStats] = {}
+        self._count = 0  # pushes since any ps has applied one
+
+    def update(self, ps: int, stats: PsStats) -> None:
+        """What the ps with this index has counted."""
+        if not stats.buckets:
+            return
+        self._latest[ps] = stats
+        seen = self._seen.get(ps)
+        if seen is None or stats.applied != seen.applied or stats.received < seen.received:
+            self._seen[ps] = _Seen(stats.applied, stats.received, dict(stats.dropped))
+        self._count = min((s.received - self._seen[i].received) // s.buckets for i, s in self._latest.items())
+
+    def why_hopeless(self, workers: int) -> str:
+        """What to say of a job that has applied nothing for long; empty if it has."""
+        if self._count < LIMIT + LIMIT_PER_WORKER * workers:
+            return ""
+        causes: dict[str, int] = {}
+        for ps, stats in self._latest.items():
+            for cause, count in stats.dropped.items():
+                causes[cause] = causes.get(cause, 0) + count - self._seen[ps].dropped.get(cause, 0)
+        main = max(causes, key=lambda cause: causes[cause], default="unknown")
+        return f"none of the last {self._count} pushes was applied; most were refused as {main} (docs/checkpoints.md)"
 
 
 @dataclass

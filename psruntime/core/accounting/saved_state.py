@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from psruntime.core.accounting.ledger import APPLIED, LEDGER_SIZE, is_balanced, of_any_age
+from psruntime.core.accounting.accounts import APPLIED, LEDGER_SIZE, is_balanced, of_any_age
 from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.shards.shard_messages import Position
 
@@ -22,7 +22,7 @@ Counts = tuple[int, int]  # pushes of one worker: accepted, received
 
 @dataclass(frozen=True)
 class BucketCounters:
-    """The version and ledger of one bucket (core/accounting/ledger.py), and the ps that it was on; -1: not known."""
+    """The version and ledger of one bucket (core/accounting/accounts.py), and the ps that it was on; -1: not known."""
 
     version: int
     ledger: tuple[int, ...]

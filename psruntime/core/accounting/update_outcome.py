@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from psruntime.core.accounting.ledger import APPLIED, CAUSES, NOT_FINITE, STALE
+from psruntime.core.accounting.accounts import APPLIED, CAUSES, NOT_FINITE, STALE
 from psruntime.core.members.membership import tag_of
 from psruntime.core.members.view import View
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from psruntime.config import JobConfig
 from psruntime.core.clocks.clocks import UNBOUNDED, ClockTable
-from psruntime.core.clocks.stragglers import Stragglers, spacing_s
+from psruntime.core.clocks.report_schedule import Stragglers, spacing_s
 from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from psruntime.config import JobConfig
-from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
+from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
 from psruntime.core.coordinator import instructions, lifecycle, steered, transitions
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.members.joins import check_join, check_model

@@ -11,32 +11,28 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from psruntime.config import JobConfig
-from psruntime.core.accounting.accounts import Accounts
-from psruntime.core.accounting.refused_pushes import RefusedPushes
+from psruntime.core.accounting.accounts import Accounts, RefusedPushes
 from psruntime.core.accounting.traffic import TrafficRates
 from psruntime.core.clocks.adaptive_bound import AdaptiveBound
 from psruntime.core.clocks.pace import Pace
 from psruntime.core.coordinator.chief import ChiefProgress, Reliefs
 from psruntime.core.coordinator.ending import DrainTimer, StopRequests
-from psruntime.core.members.beats import WorkerBeats
-from psruntime.core.members.departures import Departures
-from psruntime.core.members.fence import Fence
-from psruntime.core.members.grace_periods import GracePeriods
+from psruntime.core.members.beats import Unbuilt, WorkerBeats
+from psruntime.core.members.departures import Departures, GracePeriods
 from psruntime.core.members.joins import RefusedJoins
 from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Membership, Role
 from psruntime.core.members.messages import Instructions, Join, PsBeat, WorkerBeat
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.repeated_failures import RepeatedFailures
-from psruntime.core.members.unbuilt import Unbuilt
-from psruntime.core.members.view import Phase, PsEntry, View
+from psruntime.core.members.view import Fence, Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.rounds.past_round import Part
 from psruntime.core.rounds.shares import Shares
 from psruntime.core.rounds.sync_rounds import SyncRounds
 from psruntime.core.shards.shards import Shards
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Overrides
 from psruntime.core.steering.steering import Steering
 
 

@@ -13,14 +13,13 @@ from psruntime.config.schedule import named
 from psruntime.core.coordinator import automatic
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import can_save
+from psruntime.core.members.beats import Unbuilt
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import PsBeat
-from psruntime.core.members.unbuilt import Unbuilt
 from psruntime.core.members.view import Phase, listed, over_error
 from psruntime.core.rounds.rounds import NAMED
 from psruntime.core.steering.barrier import Look, Move
-from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatus
-from psruntime.core.steering.overrides import check_bound, check_scale
+from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatus, check_bound, check_scale
 from psruntime.core.steering.steering import Request
 from psruntime.errors import UnreachableError, UsageError, some
 

@@ -35,8 +35,7 @@ from psruntime.core.members.view import Phase, View
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.shards.shard_messages import Position, ShardsStatus
-from psruntime.core.steering.commands import UNSTEERED, SteeringStatus
-from psruntime.core.steering.overrides import UNCHANGED, Overrides
+from psruntime.core.steering.commands import UNCHANGED, UNSTEERED, Overrides, SteeringStatus
 from psruntime.errors import UsageError
 
 VERSION_CHARS = 64

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from psruntime.core.plan.identity import ModelIdentity
-from psruntime.core.steering.overrides import UNCHANGED, Overrides
+from psruntime.core.steering.commands import UNCHANGED, Overrides
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,16 @@
-"""What is done with what the ps hold when a view forms.  Pure.
+"""Decisions after a loss: what a new view starts from, which replica brings variables back, what a ps clears.  Pure.
+
+Which replica brings back what a lost ps held.  Pure.
+
+The variables of each ps are copied to the next one, into one of two buffers in turn.  A note tells, of each buffer,
+the copy that is complete there: its stamp, drawn for each copy of the job, and its global step.
+
+Workers that are gone, as a ps sees it: for how long it keeps what belongs to them.
+
+A worker that was paused may still have a push under way, which is to be counted as fenced; one that was killed leaves a
+session behind that costs memory.  So what is left of a worker stays for a while, and is cleared then.
+
+What is done with what the ps hold when a view forms.  Pure.
 
 | together they hold | whole | torn | unequal |
 |---|---|---|---|
@@ -15,11 +27,105 @@ A ps on which the plan puts no variables has none to lose, so nothing goes back 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from psruntime.core.members.view import listed
+
+BUFFERS = 2
+
+
+@dataclass(frozen=True)
+class Note:
+    """Of one buffer: a stamp, 0 while it is incomplete, and the global step of what it holds."""
+
+    stamp: int = 0
+    global_step: int = 0
+
+
+Notes = Mapping[int, Sequence[Note]]  # ps -> a note for each buffer
+
+
+def holder_of(ps: int, num_ps: int) -> int:
+    """The ps that holds the replica of this one."""
+    return (ps + 1) % num_ps
+
+
+@dataclass(frozen=True)
+class Source:
+    """The copy in one buffer.  from_next: the ps that come back from the next one; the others from what they keep."""
+
+    buffer: int
+    note: Note
+    from_next: frozenset[int]
+
+
+def newest_source(
+    needed: Collection[int], fresh: Collection[int], num_ps: int, replicas: Notes, own: Notes | None
+) -> Source | None:
+    """The newest copy that is complete for all of the needed ps; None if there is none.
+
+    fresh: the ps that hold nothing, so no copies either.  replicas: of each ps, the notes on its holder.  own: in mode
+    sync, of each ps the notes of the copies that it keeps itself.
+    """
+    best: Source | None = None
+    for buffer in range(BUFFERS):
+        for note in {notes[buffer] for of_all in (replicas, own or {}) for notes in of_all.values()}:
+            from_next = _from_next(note, buffer, needed, fresh, num_ps, replicas, own)
+            if note.stamp and from_next is not None and (best is None or note.global_step > best.note.global_step):
+                best = Source(buffer, note, from_next)
+    return best if needed else None
+
+
+def _from_next(
+    note: Note, buffer: int, needed: Collection[int], fresh: Collection[int], num_ps: int, replicas: Notes,
+    own: Notes | None,
+) -> frozenset[int] | None:  # fmt: skip
+    """The ps of which the next one alone has this copy; None if nobody has that of one."""
+    kept = {ps for ps in needed if own and ps not in fresh and own[ps][buffer] == note}
+    others = set(needed) - kept
+    found = all(holder_of(ps, num_ps) not in fresh and replicas[ps][buffer] == note for ps in others)
+    return frozenset(others) if found else None
+
+
+def next_buffer(num_ps: int, replicas: Notes) -> int:
+    """The buffer to write next: one that is not complete for all, or else the older."""
+    ages = []
+    for buffer in range(BUFFERS):
+        notes = [replicas[ps][buffer] for ps in range(num_ps)]
+        whole = notes[0].stamp != 0 and all(note == notes[0] for note in notes)
+        ages.append((whole, notes[0].global_step if whole else 0, buffer))
+    return min(ages)[2]
+
+
+KEPT_LEASES = 6  # after that a paused worker's push is no longer counted: it has no session to arrive in
+
+
+class SessionCleanup:
+    """Invariant: whoever is in it is not admitted.  Times are those of the caller, in seconds."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._kept_s = KEPT_LEASES * lease_s
+        self._admitted: frozenset[int] = frozenset()
+        self._since_s: dict[int, float] = {}  # worker index -> when it was no longer admitted
+
+    def update(self, admitted: Collection[int], now_s: float) -> None:
+        """These worker indices are admitted now."""
+        for index in sorted(self._admitted.difference(admitted)):
+            self._since_s[index] = now_s
+        for index in admitted:
+            self._since_s.pop(index, None)
+        self._admitted = frozenset(admitted)
+
+    def take_overdue(self, now_s: float) -> int | None:
+        """The one that has been gone for longest, if its time is over; each once, and one at a time: to clear what is
+        left of it holds a heartbeat up."""
+        index = next(iter(self._since_s), None)
+        if index is None or now_s - self._since_s[index] < self._kept_s:
+            return None
+        del self._since_s[index]
+        return index
 
 
 class Contents(Enum):

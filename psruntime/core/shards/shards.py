@@ -1,5 +1,10 @@
 """Shards: the ranges of the input, which worker leases which, and which are done.
 
+The order in which the shards of an epoch are handed out: scattered, and another one in each epoch.
+
+It steps through the shards by a stride that is drawn from the epoch's number and has no factor in common with how many
+there are.  So neighbours in the input come far from each other, and nothing has to be kept of it.
+
 A worker takes one shard after the other.  A shard is done when it was read to its end and all its batches are in the
 variables.  A shard of a worker that is gone is handed out again, from its beginning.  An epoch begins when the one
 before is done, so at its end a worker without a shard waits for those that lease the others.
@@ -20,13 +25,13 @@ Law: a ticket is handed out once; a report on one that is not leased, or from an
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import gcd
 
-from psruntime.core.shards.order import number_at
-from psruntime.core.shards.places import Places
 from psruntime.core.shards.shard_messages import (
     START,
     Position,
@@ -38,6 +43,65 @@ from psruntime.core.shards.shard_messages import (
     ShardsStatus,
 )
 from psruntime.errors import UsageError
+
+_WORD = (1 << 64) - 1
+
+
+def number_at(place: int, count: int, epoch: int) -> int:
+    """The number of the shard at a place of the epoch's order, both from 0 and below `count`."""
+    first, stride = _mixed(2 * epoch) % count, 1 + _mixed(2 * epoch + 1) % count
+    while gcd(stride, count) != 1:
+        stride += 1
+    return (first + place * stride) % count
+
+
+def _mixed(number: int) -> int:
+    """64 bits that look random (splitmix64; Steele et al., Fast splittable pseudorandom number generators, 2014)."""
+    mixed = (number + 1) * 0x9E3779B97F4A7C15 & _WORD
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _WORD
+    return mixed ^ mixed >> 31
+
+
+class Places:
+    """Whole numbers from 0.
+
+    Invariant: the ranges [first, end) are ascending, not empty, and apart from each other.
+    """
+
+    def __init__(self, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        self._firsts = [first for first, _ in ranges]
+        self._ends = [end for _, end in ranges]
+        self._count = sum(self._ends) - sum(self._firsts)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        return tuple(zip(self._firsts, self._ends, strict=True))
+
+    def next_free(self, place: int) -> int:
+        """The first place from this one on that is not in the set."""
+        at = bisect_right(self._firsts, place) - 1
+        return max(place, self._ends[at]) if at >= 0 else place
+
+    def add(self, place: int) -> None:
+        """Adds a place that is not in the set."""
+        at = bisect_right(self._firsts, place)
+        joins_before = at > 0 and self._ends[at - 1] == place
+        joins_after = at < len(self._firsts) and self._firsts[at] == place + 1
+        self._count += 1
+        if joins_before and joins_after:
+            self._ends[at - 1] = self._ends[at]
+            del self._firsts[at], self._ends[at]
+        elif joins_before:
+            self._ends[at - 1] = place + 1
+        elif joins_after:
+            self._firsts[at] = place
+        else:
+            self._firsts.insert(at, place)
+            self._ends.insert(at, place + 1)
 
 
 class State(Enum):

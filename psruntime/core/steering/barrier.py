@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Overrides
 
 
 class BarrierState(str, Enum):

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from psruntime.core.steering.barrier import Barrier, BarrierState, Decision, Look
-from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Command, Kind, Outcome, Overrides, Reply, SteeringStatus
 
 REMEMBERED = 256  # requests that are over, for repeats of theirs; an operator makes a few an hour
 MOST_OPEN = 64  # requests that are not

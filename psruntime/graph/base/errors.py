@@ -1,13 +1,32 @@
-"""Errors of TensorFlow's sessions: which ones mean a lost session, and one line for any of them."""
+"""Errors of TensorFlow: a lost session, a failed operation of the user's, a device; each in one line.
+
+Errors of the user's operations: which one failed, and the line of the user's file that made it.
+
+TensorFlow's message names the node that failed, as {{node NAME}}.  The node may be the gradient of an operation of the
+user's, a copy of one for another mini-batch, or inside a function that one calls; in each case that one made it.
+
+Errors of a device: what TensorFlow raises when memory is used up or a GPU fails, in one line with the remedy.
+
+They are this machine's, not the model's: the process ends, and its launcher starts it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.errors import DeviceError, PsRuntimeError
+from psruntime.faults import Place, fate_of, of_system
 from psruntime.faults import first_line as first_line
+from psruntime.graph.base.types import Graph, Op
+from psruntime.process.gpus import Gpu, gib_text, gpus, memory_text, own_pid
+from psruntime.usercode import users_line
 
 LOST_SESSION = (tf1.errors.AbortedError, tf1.errors.UnavailableError)  # what MonitoredSession recovers from
 
@@ -20,3 +39,145 @@ def or_lost(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise tf1.errors.UnavailableError(error.node_def, error.op, error.message) from error
     except UnicodeDecodeError as error:  # a session that another process took over may fail with raw bytes
         raise tf1.errors.UnavailableError(None, None, "TensorFlow failed with a text that is not UTF-8") from error
+
+
+# What the operations of a model raise about their inputs.  All else, unless its text names an error of a file or of
+# Python, may be of a device without memory (ResourceExhausted), a broken one (Internal), or a ps that is not prepared
+# (FailedPrecondition, NotFound).
+OF_THE_MODEL = (
+    tf1.errors.InvalidArgumentError, tf1.errors.OutOfRangeError, tf1.errors.UnimplementedError,
+    tf1.errors.DataLossError,
+)  # fmt: skip
+NODE = re.compile(r"(?:\{\{function_node (\S+?)\}\})?\{\{node ([^}]+)\}\}")
+MINIBATCH = re.compile(r"^(?:.*/)?minibatch_\d+/|_minibatch_\d+$")  # of a copied operation, of a copied function
+
+
+@contextmanager
+def users_errors(graph: Graph, place: Place = Place.STEP) -> Iterator[None]:
+    """Raises a failure of the user's operation as the error that the table of faults names, and a failure of a device
+    as a DeviceError; any other error passes.
+    """
+    try:
+        yield
+    except tf1.errors.OpError as error:
+        found = user_error(error, graph, place) or device_error(error)
+        if found is None:
+            raise
+        raise found from error
+
+
+def user_error(error: tf1.errors.OpError, graph: Graph, place: Place = Place.STEP) -> PsRuntimeError | None:
+    """The error to raise if an operation of the user's code failed; None if TensorFlow, a ps or the network did."""
+    if isinstance(error, LOST_SESSION) or not (isinstance(error, OF_THE_MODEL) or of_system(error.message)):
+        return None
+    for function, node in NODE.findall(error.message):
+        for operation in _makers(graph, function, node):
+            frames = [traceback.FrameSummary(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
+            if line := users_line(frames):
+                what = f"operation {node}, made at {line}, failed: {type(error).__name__}"
+                found = fate_of(error, place, f"{what}: {first_line(error)}")
+                made = "".join(traceback.format_list(frames)).rstrip()
+                found.detail = (
+                    f"{error.message.strip()}\n\nThe operation was made here (most recent call last):\n{made}"
+                )
+                return found
+    return None
+
+
+def _makers(graph: Graph, function: str, node: str) -> Iterator[Op]:
+    """The operations that a node may come from, the most likely one first."""
+    if function:
+        yield from _in_functions(graph, function, node)
+        yield from _with_originals(_callers(graph, function))
+    else:
+        yield from _with_originals(_named(graph, node))
+        yield from _in_functions(graph, "", node)
+
+
+def _with_originals(operations: Iterator[Op]) -> Iterator[Op]:
+    """Each, then those that it is the gradient of."""
+    for operation in operations:
+        while operation is not None:
+            yield operation
+            operation = operation._original_op
+
+
+def _named(graph: Graph, node: str) -> Iterator[Op]:
+    """The operation of this name, its scopes that are operations, such as loops; then those of a copy's original."""
+    for name in (node, MINIBATCH.sub("", node)):
+        parts = name.split("/")
+        for length in range(len(parts), 0, -1):
+            try:
+                yield graph.get_operation_by_name("/".join(parts[:length]))
+            except (KeyError, ValueError):
+                continue
+
+
+def _in_functions(graph: Graph, function: str, node: str) -> Iterator[Op]:
+    """The operations of this name in a function that the user's code built; in any function if that has no name."""
+    names = (function, MINIBATCH.sub("", function)) if function else tuple(graph._functions)
+    for name in names:
+        built = getattr(graph._functions.get(name), "graph", None)
+        if built is not None:
+            yield from _with_originals(_named(built, node))
+
+
+def _callers(graph: Graph, function: str) -> Iterator[Op]:
+    """Operations with this function as an attribute, or as their type."""
+    for operation in graph.get_operations():
+        values = operation.node_def.attr.values()
+        called = {f.name for value in values for f in (value.func, *value.list.func)} | {operation.type}
+        if function in called:
+            yield from _named(graph, operation.name)
+
+
+# Of the allocator's text: the shape, the dtype and the device.
+_TENSOR = re.compile(r"OOM when allocating tensor with shape\[([0-9,]*)\] and type (\w+) on \S*?device:(\w+:\d+)")
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+_DTYPE_BYTES = {"double": 8, "int64": 8, "float": 4, "int32": 4, "half": 2, "bfloat16": 2, "bool": 1, "int8": 1}
+_NO_ROOM = re.compile(
+    r"CU\w+_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|GPU:\d+ failed. Status: out of memory|"
+    r"Dst tensor is not initialized|unable to allocate output tensor\. Key: \S*GPU"  # a copy to the GPU
+)
+# CUDA's libraries need memory of their own, beside TensorFlow's, when they are used first.
+_NO_LIBRARY = re.compile(
+    r"No (BLAS|blas) (support )?for stream|[Ff]ailed to create cu\w+ handle|could not create cudnn handle|"
+    r"CU\w+_STATUS_NOT_INITIALIZED"
+)
+_FAILED = re.compile(r"CUDA_ERROR_\w+|GPU is lost|fallen off the bus|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+")
+LESS = "a smaller --batch-size, fewer workers on this GPU, or a --gpu-memory for each of them"
+
+
+def device_error(error: tf1.errors.OpError, found: Callable[[], list[Gpu]] = gpus) -> DeviceError | None:
+    """The error of a device that this one is; None: it is none.
+
+    found: reads the GPUs of this machine.
+    """
+    text = str(error.message)
+    if isinstance(error, tf1.errors.ResourceExhaustedError) and (tensor := _TENSOR.search(text)):
+        shape, dtype, device = tensor.groups()
+        size = prod(int(entries) for entries in shape.split(",") if entries) * _DTYPE_BYTES.get(dtype, 4)
+        node = _NODE.search(text)
+        wanted = f"operation {node[1]} wanted" if node else "an operation wanted"
+        what = f"out of memory on {device}: {wanted} {gib_text(size)} more, for {dtype}[{shape}]"
+        return DeviceError(f"{what}{_held(found) if device.startswith('GPU') else ''}; what helps is {LESS}")
+    if _NO_ROOM.search(text):
+        what = f"out of memory on a GPU: {_reason(error, _NO_ROOM)}"
+        return DeviceError(f"{what}{_held(found)}; what helps is {LESS}")
+    if _NO_LIBRARY.search(text):
+        what = f"CUDA's libraries cannot begin on a GPU ({_reason(error, _NO_LIBRARY)}), most often for want of memory"
+        return DeviceError(f"{what}{_held(found)}; what helps then is {LESS}, else libraries that fit the driver")
+    if _FAILED.search(text):
+        return DeviceError(f"a GPU of this worker failed: {_reason(error, _FAILED)}; nvidia-smi shows its state")
+    return None
+
+
+def _held(found: Callable[[], list[Gpu]]) -> str:
+    text = memory_text(found(), own_pid())
+    return f"; {text}" if text else ""
+
+
+def _reason(error: tf1.errors.OpError, pattern: re.Pattern[str]) -> str:
+    """The line that matches the pattern, without TensorFlow's marks."""
+    lines = [line.strip() for line in str(error.message).splitlines()]
+    return next((line for line in lines if pattern.search(line)), first_line(error))

@@ -1,4 +1,4 @@
-"""The TensorFlow server of a process."""
+"""The TensorFlow server of a process, and the devices of the jobs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from collections.abc import Sequence
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.gpu_errors import device_error
+from psruntime.graph.base.errors import device_error
 from psruntime.graph.base.gpus import gpu_count
 from psruntime.graph.base.types import Proto
+
+
+def ps_device(index: int) -> str:
+    return f"/job:ps/task:{index}/device:CPU:0"
+
+
+def worker_device(index: int) -> str:
+    return f"/job:worker/task:{index}"
+
+
+def worker_cpu(index: int) -> str:
+    return f"{worker_device(index)}/device:CPU:0"
+
 
 # A server's boot name must differ from the name under which its own sessions address it.
 BOOT_JOBS = {"ps": "ps", "worker": "local"}

@@ -28,16 +28,15 @@ from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_so
 from psruntime.core.shards.shard_messages import Position
 from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError, some
 from psruntime.faults import FATES, Place, kind_of, of_system
-from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.literal_paths import is_pattern, readable
+from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of, step_part, to_read, to_write
-from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished
+from psruntime.graph.checkpoint.folder import CheckpointFolder, SharedFolder, Unfinished
 from psruntime.graph.checkpoint.listing import newest_step, step_of, whole_of, written_ns
 from psruntime.graph.checkpoint.owner import FolderOwner
 from psruntime.graph.checkpoint.row_transfer import NUMBERS, RowReader, RowWriter
-from psruntime.graph.checkpoint.shared_folder import SharedFolder
 from psruntime.graph.checkpoint.snapshot import Snapshot
 from psruntime.graph.checkpoint.table_parts import table_parts
 from psruntime.graph.checkpoint.transfer import Reader, Source, Writer

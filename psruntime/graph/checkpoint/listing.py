@@ -1,4 +1,6 @@
-"""Which checkpoints a folder has: those in its file `checkpoint`, as stock TensorFlow writes it.
+"""Which checkpoints a folder has, and which of them are new to a process.
+
+Which checkpoints a folder has: those in its file `checkpoint`, as stock TensorFlow writes it.
 
 Beside one of them, NAME, may be a delta, NAME.delta-STEP: a checkpoint of a later step without the rows of tables that
 were not touched since NAME.  It needs NAME alone, and no other delta.  It is complete if it has an index, and is in no
@@ -195,3 +197,41 @@ def _is_there(path: str) -> bool:
     return bool(
         tf1.gfile.Exists(f"{path}.index") or tf1.gfile.Exists(path) or (not is_pattern(path) and tf1.gfile.Glob(path))
     )
+
+
+Written = tuple[int | None, int]  # step and time: a step may be saved again, and a file renamed
+
+
+class NewCheckpoints:
+    """The checkpoints of the folder `path`, one after the other, as they are listed.
+
+    Those that were there before the first look are old, but for the newest of them.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._list = CheckpointList(path)
+        self._seen: set[Written] | None = None
+
+    def next(self) -> str | None:
+        """The oldest new one, which is new no more; None if there is none.
+
+        Raises:
+            CheckpointError: the list cannot be read.
+        """
+        listed = {(step_of(path), written_ns(path)): path for path in self._list.listed()}
+        if self._seen is None and listed:
+            self._seen = set(list(listed)[:-1])
+        seen = (self._seen or set()).intersection(listed)
+        new = next((written for written in listed if written not in seen), None)
+        if new is None:
+            return None
+        self._seen = seen | {new}
+        return listed[new]
+
+    def is_listed(self, path: str) -> bool:
+        """Whether it has not been removed meanwhile.
+
+        Raises:
+            CheckpointError: the list cannot be read.
+        """
+        return path in self._list.listed()

@@ -1,24 +1,202 @@
-"""Measures each new checkpoint of a job, in an evaluator.  The values are also written beside the checkpoints, as
+"""The checkpoints of a job as an evaluator measures them, and the best of them by a held-out metric.
+
+The best checkpoint by a held-out metric, kept beside the others in `best/`.
+
+Each checkpoint that the chief has written is measured from its files, in a thread of its own: the value belongs to
+exactly these parameters, and the training continues.  `best.json` names the best one, and its value.
+
+Measures each new checkpoint of a job, in an evaluator.  The values are also written beside the checkpoints, as
 summaries of TensorBoard and as lines of JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from glob import escape, glob
+from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import CheckpointError
+from psruntime.config.values import Metric
+from psruntime.errors import CheckpointError, UsageError
 from psruntime.evaluation import history
+from psruntime.evaluation.history import MOST_TOLD
+from psruntime.graph.base.background import await_end
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.summary_writer import SummaryWriter
-from psruntime.graph.checkpoint.best import BestCheckpoint, Evaluation
-from psruntime.graph.checkpoint.folder import Unfinished
-from psruntime.graph.checkpoint.listing import step_of
-from psruntime.graph.checkpoint.new_checkpoints import NewCheckpoints
+from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished, names_of
+from psruntime.graph.checkpoint.listing import DELTA, NewCheckpoints, step_of
+
+
+class Evaluation(Protocol):
+    """Measures a checkpoint; graph/model/evaluate.py has the real one."""
+
+    def measure(self, path: str) -> dict[str, float]:
+        """Metrics by name, of the variables in the checkpoint `path`."""
+
+
+class BestCheckpoint:
+    """Keeps the best checkpoint of `folder` by a metric in `folder`/best.
+
+    on_values: called with the global step and the metrics by name of each that was offered and measured.
+    An evaluation that fails is logged, and its checkpoint skipped.
+    """
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        folder: str,
+        metric: Metric,
+        log: Callable[..., None],
+        on_values: Callable[[int, dict[str, float]], None] | None = None,
+    ) -> None:
+        self._evaluation = evaluation
+        self._on_values = on_values
+        self._folder = CheckpointFolder(os.path.join(folder, "best"), keep=1)
+        self._path = os.path.join(self._folder.path, "best.json")
+        self._metric = metric
+        self._log = log
+        self._thread: threading.Thread | None = None
+
+    def offer(self, path: str, global_step: int) -> None:
+        """Starts to measure the checkpoint `path`, to keep it if it is the best; waits for the one before."""
+        self.wait()
+        with self._failing(global_step), ExitStack() as stack:
+            self._folder.require_writable()
+            new = stack.enter_context(self._folder.unfinished(global_step))
+            _link(path, new.merged)  # so its files stay when the checkpoint is removed meanwhile
+            thread = threading.Thread(target=self._consider, args=(new, stack.pop_all()), name="best", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    @contextmanager
+    def linked(self, path: str, global_step: int) -> Iterator[Unfinished | None]:
+        """Links to the files of the checkpoint `path`, which stay while open; None if it is removed already, or the
+        folder cannot be written.
+        """
+        with ExitStack() as stack:
+            linked = None
+            with self._failing(global_step), suppress(FileNotFoundError):
+                self._folder.require_writable()
+                new = stack.enter_context(self._folder.unfinished(global_step))
+                _link(path, new.merged)
+                linked = new
+            yield linked
+
+    def keep_if_best(self, linked: Unfinished, values: dict[str, float]) -> None:
+        """Keeps a linked checkpoint, which has these values, if it is the best."""
+        with self._failing(linked.global_step):
+            self._compare(linked, values)
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint that was offered is measured and compared."""
+        if self._thread:
+            await_end(self._thread, "the checkpoint before to be measured", self._log)
+
+    @contextmanager
+    def _failing(self, global_step: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - no error of an evaluation may end the training
+            self._log("best_failed", global_step=global_step, reason=first_line(error))
+
+    def _consider(self, new: Unfinished, stack: ExitStack) -> None:
+        with self._failing(new.global_step), stack:
+            values = self._evaluation.measure(new.merged)
+            if self._on_values:
+                self._on_values(new.global_step, values)
+            self._compare(new, values)
+
+    def _compare(self, new: Unfinished, values: dict[str, float]) -> None:
+        require_metric("keep_best", self._metric.name, values)
+        value = values[self._metric.name]
+        kept = self._metric.is_better(value, self._best())
+        if kept:
+            self._keep(new, value)
+        self._log("measured", global_step=new.global_step, kept=kept, **values)
+
+    def _best(self) -> float | None:
+        """The value of the best one so far; None if there is none, or it was kept for another metric."""
+        listed = {os.path.basename(path) for path in self._folder.listed()}
+        noted = self._noted()
+        while isinstance(noted, dict):
+            try:
+                of_this = (noted["metric"], noted["greatest_is_best"]) == self._metric
+                if of_this and listed.intersection(names_of(noted["global_step"])):
+                    return float(noted["value"])
+            except (ValueError, KeyError, TypeError):
+                return None
+            noted = noted.get("before")
+        return None
+
+    def _keep(self, new: Unfinished, value: float) -> None:
+        """Keeps the new one.  Until it is listed, the note names the one before too, in case this process is killed."""
+        facts = {
+            "metric": self._metric.name,
+            "greatest_is_best": self._metric.greatest,
+            "value": value,
+            "global_step": new.global_step,
+        }
+        self._note({**facts, "before": self._noted()}, new.folder)
+        path = self._folder.publish(new)
+        self._note({**facts, "checkpoint": os.path.basename(path)}, new.folder)
+
+    def _noted(self) -> Any:
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                return json.load(file)
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _note(self, facts: dict[str, Any], folder: str) -> None:
+        unfinished = os.path.join(folder, "best.json")
+        with open(unfinished, "w", encoding="utf-8") as file:
+            json.dump(facts, file, indent=1)
+        os.replace(unfinished, self._path)
+
+
+def require_metric(setting: str, name: str, measured: Iterable[str]) -> None:
+    """Checks that the metric `name`, which a setting names, is among those that the evaluation measures.
+
+    Raises:
+        UsageError: it is not.
+    """
+    names = list(measured)
+    if name in names:
+        return
+    if several := [each for each in names if each.startswith(f"{name}/")]:
+        raise UsageError(
+            f"{setting} names {name}, a metric of {len(several)} values, and one is compared; name that one, for "
+            f"example {several[0]}"
+        )
+    shown = ", ".join([*names[:MOST_TOLD], *(["..."] if len(names) > MOST_TOLD else [])])
+    raise UsageError(f"{setting} names {name}, which the model does not measure; it has {shown}")
+
+
+def _link(path: str, to: str) -> None:
+    """The files of the checkpoint `path` under another prefix: hard links, copies where there are none.
+
+    Raises:
+        FileNotFoundError: it is removed, or was meanwhile.
+    """
+    index = f"{path}.index"  # it is removed first, so while it is there all others are
+    for file in [*(file for file in glob(escape(path) + ".*") if file != index), index]:
+        if file.startswith(path + DELTA):
+            continue
+        name = to + file.removeprefix(path)
+        try:
+            os.link(file, name)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            shutil.copyfile(file, name)
+
 
 FOLDER = "eval"  # beside the checkpoints, as stock's estimators have it
 HISTORY = "evaluations.jsonl"

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.row_changes import RowChanges, TableRange, TouchedPart
 from psruntime.errors import CheckpointError
-from psruntime.graph.base.devices import ps_device, worker_cpu
+from psruntime.graph.base.server import ps_device, worker_cpu
 from psruntime.graph.base.types import Feed, Op, Session, Tensor
 from psruntime.graph.checkpoint.table_parts import TablePart, TableSlice, TouchedCopy, prefix_of
 from psruntime.graph.store.write_fence import WriteFence

@@ -14,12 +14,12 @@ from typing import NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.devices import ps_device, worker_cpu
+from psruntime.graph.base.server import ps_device, worker_cpu
 from psruntime.graph.base.types import Feed, Op, Session, Tensor
 from psruntime.graph.checkpoint.entries import CheckpointPart, InterleavedPart
 from psruntime.graph.ops import row_chunks
-from psruntime.graph.ops.fills import initialise
 from psruntime.graph.ops.row_chunks import assign_rows
+from psruntime.graph.ops.values import initialise
 from psruntime.graph.store.write_fence import WriteFence
 
 P = TypeVar("P", bound=CheckpointPart | InterleavedPart)

@@ -12,11 +12,10 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import ROW_COLUMNS
 from psruntime.core.plan.buckets import WAYS
 from psruntime.core.plan.table_groups import TableGroup
-from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Tensor, Variable
-from psruntime.graph.dynamic.hashing import sets_of
 from psruntime.graph.dynamic.id_sets import IdSets, Lookup, Placed, scattered, sets_on_ps
-from psruntime.graph.dynamic.settings import noted
+from psruntime.graph.dynamic.initial_rows import noted, sets_of
 from psruntime.graph.store.bucket_store import BucketStore, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.apply import Update

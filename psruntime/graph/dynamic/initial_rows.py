@@ -1,4 +1,9 @@
-"""Initial rows of a dynamic table: functions of the seed, the table's name and the id.
+"""What a model says of a dynamic table, and the initial rows of its ids: functions of the seed, the name and the id.
+
+Hashes of ids, the same on every process: the last steps of splitmix64 (Steele, Lea and Flood, Fast splittable
+pseudorandom number generators, OOPSLA 2014), a bijection of the numbers of 64 bits.
+
+Initial rows of a dynamic table: functions of the seed, the table's name and the id.
 
 So they are the same on any process, at any time.
 """
@@ -16,10 +21,32 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.plan.buckets import DynamicRows
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import DType, Tensor
-from psruntime.graph.dynamic.hashing import GOLDEN, hashed
 from psruntime.graph.ops.seeds import DEFAULT_SEED
+
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: its multiples are far apart
+_MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # (shift, factor)
+_LAST_SHIFT = 31
+
+
+def hashed(numbers: Tensor) -> Tensor:
+    """int64 or uint64 -> uint64, of the same shape."""
+    bits = numbers if numbers.dtype == tf1.uint64 else tf1.bitcast(numbers, tf1.uint64)
+    for shift, factor in _MIXING:
+        bits = _folded(bits, shift) * tf1.constant(factor, tf1.uint64)
+    return _folded(bits, _LAST_SHIFT)
+
+
+def sets_of(ids: Tensor, count: int) -> Tensor:
+    """Which of `count` sets each id, int64 [ids], belongs to; int64 [ids]."""
+    return tf1.cast(hashed(ids) % tf1.constant(count, tf1.uint64), tf1.int64)
+
+
+def _folded(bits: Tensor, shift: int) -> Tensor:
+    return tf1.bitwise.bitwise_xor(bits, tf1.bitwise.right_shift(bits, tf1.constant(shift, tf1.uint64)))
+
 
 BITS = 24  # of a random number, as many as a float32 between 0.5 and 1 has
 CUT = 2.0  # standard deviations, where tf.truncated_normal_initializer cuts
@@ -93,3 +120,36 @@ def initial_rows(initializer: Any, table: str, seed: int | None) -> InitialRows:
         "constant_initializer of a number, random_uniform_initializer, random_normal_initializer or "
         f"truncated_normal_initializer of tf.compat.v1, got {initializer!r}"
     )
+
+
+_NOTED = "psruntime/dynamic_tables"  # a collection
+
+
+@dataclass(frozen=True)
+class DynamicTable:
+    """A table of the model, by the name of its variable.  initial: its rows before they are trained."""
+
+    name: str
+    rows: DynamicRows
+    initial: InitialRows
+
+
+def note(table: DynamicTable) -> None:
+    """Notes the table in the current graph.
+
+    Raises:
+        UsageError: the model has noted the table with other settings.
+    """
+    before = noted().get(table.name)
+    if before is None:
+        tf1.add_to_collection(_NOTED, table)
+    elif before != table:
+        raise UsageError(
+            f"dynamic table {table.name} is made twice, as {before} and as {table}; give both calls the same"
+        )
+
+
+def noted() -> dict[str, DynamicTable]:
+    """The dynamic tables of the current graph, by name."""
+    tables: list[DynamicTable] = tf1.get_collection(_NOTED)
+    return {table.name: table for table in tables}

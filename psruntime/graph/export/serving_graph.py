@@ -14,8 +14,8 @@ from psruntime.errors import UsageError
 from psruntime.graph.base.types import DType, Graph, Op, Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import training_names
-from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.seeds import model_graph
+from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.model import EVAL, Context, Model, ModelSpec
 from psruntime.usercode import blame
 

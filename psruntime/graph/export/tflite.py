@@ -1,4 +1,12 @@
-"""Converts a SavedModel to a LiteRT model (TensorFlow Lite's format), by TensorFlow's own converter.
+"""Converts a SavedModel to a LiteRT model (TensorFlow Lite's format), and makes its file smaller.
+
+Writes a LiteRT model smaller: each vector of numbers once, and without the names of inner tensors.
+
+A quantized model has a zero point (int64) and a scale for every channel of every kernel and of every bias, and all of
+its zero points are 0: TensorFlow's converter writes them again and again.  A flatbuffer may have one vector and many
+references to it.  Names and the converter's notes are left out; those of the signature stay, by which it is called.
+
+Converts a SavedModel to a LiteRT model (TensorFlow Lite's format), by TensorFlow's own converter.
 
 quantize "float16": weights are stored as float16, and computed with as float32.
 
@@ -18,19 +26,107 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import flatbuffers
+import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
+from tensorflow.lite.python import schema_py_generated as schema
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.environment import stderr_closed
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.base.types import Array
-from psruntime.graph.dynamic.settings import noted
-from psruntime.graph.export.compact import compact
+from psruntime.graph.dynamic.initial_rows import noted
+from psruntime.graph.export.report import FLOAT16, INT8
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
-from psruntime.graph.export.wanted import FLOAT16, INT8
+
+ALIGNMENT = 16  # bytes, of a buffer's data: by the schema, and for kernels that read it in place
+IDENTIFIER = b"TFL3"
+
+
+def compact(content: bytes) -> bytes:
+    """The same model in fewer bytes; one of over 2 GB, whose buffers lie behind the flatbuffer, stays as it is."""
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    if any(buffer.offset > 1 for buffer in model.buffers):
+        return content
+    model.description = model.metadata = model.metadataBuffer = None
+    for subgraph in model.subgraphs:
+        subgraph.name = None
+        for tensor in subgraph.tensors:
+            _strip(tensor)
+    _drop_buffers(model)
+    builder = _Sharing(len(content))
+    builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _strip(tensor: schema.TensorT) -> None:
+    """Removes the name, and the measurements of the quantization but for their result."""
+    tensor.name = None
+    quantization = tensor.quantization
+    if quantization is not None:
+        quantization.min = quantization.max = None
+        if quantization.scale is None and quantization.details is None:
+            tensor.quantization = None
+
+
+def _drop_buffers(model: schema.ModelT) -> None:
+    """Removes empty buffers but for the first, which stands for all tensors that are computed."""
+    tensors = [tensor for subgraph in model.subgraphs for tensor in subgraph.tensors]
+    for tensor in tensors:
+        if _is_empty(model.buffers[tensor.buffer]):
+            tensor.buffer = 0
+    numbers = {old: new for new, old in enumerate(sorted({0, *(tensor.buffer for tensor in tensors)}))}
+    model.buffers = [_AlignedBuffer(model.buffers[old].data) for old in numbers]
+    for tensor in tensors:
+        tensor.buffer = numbers[tensor.buffer]
+
+
+def _is_empty(buffer: schema.BufferT) -> bool:
+    return buffer.data is None or not len(buffer.data)
+
+
+class _AlignedBuffer(schema.BufferT):  # type: ignore[misc]
+    """Aligns a buffer's data as the schema asks; the generated code does not."""
+
+    def __init__(self, data: Array) -> None:
+        super().__init__()
+        self.offset = self.size = 0
+        self.data = None if data is None or not len(data) else np.asarray(data, np.uint8)
+
+    def Pack(self, builder: flatbuffers.Builder) -> Any:
+        if self.data is not None:
+            builder.StartVector(1, len(self.data), ALIGNMENT)
+            builder.head -= len(self.data)
+            builder.Bytes[builder.head : builder.head + len(self.data)] = self.data.tobytes()
+            data = builder.EndVector()
+        schema.BufferStart(builder)
+        if self.data is not None:
+            schema.BufferAddData(builder, data)
+        return schema.BufferEnd(builder)
+
+
+class _Sharing(flatbuffers.Builder):  # type: ignore[misc]
+    """Writes a vector of numbers, or a text, that was written before as a reference to it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._written: dict[object, int] = {}
+
+    def CreateNumpyVector(self, x: Array) -> int:
+        key = (x.dtype.str, x.tobytes())
+        if key not in self._written:
+            self._written[key] = super().CreateNumpyVector(x)
+        return self._written[key]
+
+    def CreateString(self, s: str | bytes, *more: Any) -> int:
+        if s not in self._written:
+            self._written[s] = super().CreateString(s, *more)
+        return self._written[s]
+
 
 Batch = Mapping[str, Array]  # features by name, arrays
 

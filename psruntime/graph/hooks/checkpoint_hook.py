@@ -13,7 +13,7 @@ from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
-from psruntime.graph.session.view_hook import ViewHook
+from psruntime.graph.session.session import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # for a write to end after its session was lost; a disk may hang

@@ -11,7 +11,7 @@ from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.types import Session
 from psruntime.graph.recovery.replicas import Replicas
-from psruntime.graph.session.view_hook import ViewHook
+from psruntime.graph.session.session import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # for sending to end after its session was lost

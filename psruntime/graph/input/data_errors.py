@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError, UserCodeError
-from psruntime.graph.base.failed_operation import user_error
+from psruntime.graph.base.errors import user_error
 from psruntime.graph.base.types import Graph
 
 LIMIT = 10  # batches in a row that may fail; where all do, the batch is not the cause

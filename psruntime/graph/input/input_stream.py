@@ -25,9 +25,8 @@ from psruntime.faults import Place
 from psruntime.graph.base.types import Array, Op, Tensor
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.data_errors import DataErrors
-from psruntime.graph.input.draw_ahead import DrawnAhead
-from psruntime.graph.input.shard_range import ShardRange
-from psruntime.graph.input.shard_reader import DrawnBatch, ShardReader, ShardSource
+from psruntime.graph.input.examples import DrawnAhead
+from psruntime.graph.input.shard_reader import DrawnBatch, ShardRange, ShardReader, ShardSource
 from psruntime.model import TRAIN, Context, Model
 from psruntime.usercode import blame
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from psruntime.core.members.messages import Assignment, Ending, Prepared
 from psruntime.core.members.view import View
 from psruntime.core.rounds.round_messages import Action, Report, Starved
-from psruntime.graph.session.control_plane import ControlPlane, Shards
+from psruntime.graph.session.worker_run import ControlPlane, Shards
 
 
 class TrainsNoMoreError(Exception):

@@ -19,17 +19,15 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, are_final
+from psruntime.core.accounting.accounts import APPLIED, are_final
 from psruntime.core.accounting.update_outcome import SentUpdate, outcome_of, word_of
 from psruntime.core.members.view import View
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.types import Array, Session
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
-from psruntime.graph.session.session import ViewSessionCreator
-from psruntime.graph.session.step_result import StepResult, require_finite
-from psruntime.graph.session.view_hook import ViewHook
-from psruntime.graph.session.worker_run import WorkerRun
+from psruntime.graph.session.session import ViewHook, ViewSessionCreator
+from psruntime.graph.session.worker_run import StepResult, WorkerRun, require_finite
 from psruntime.observe.meter import GATE, StepTimes
 
 

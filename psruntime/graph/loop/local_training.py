@@ -1,9 +1,15 @@
-"""Steps that a worker takes by itself: on ps of its own, which begin with what the ps of the job hold.
+"""Steps that a worker takes by itself, and its part in local rounds, which contributes what these have changed.
+
+Steps that a worker takes by itself: on ps of its own, which begin with what the ps of the job hold.
 
 They are steps of mode async, with the job's own plan, guard and optimizers; nobody else pushes to these ps.  What has
 changed in the end, what the variables were less what they are, is kept like a gradient, for the round of mode sync in
 which all workers put their changes together.  What optimizers keep beside the variables is not put together: that on
 the ps of the job stays as it is.
+
+A worker's part in local rounds: it trains by itself, and contributes what that has changed.
+
+What it has kept is pushed again, as in other rounds, when the attempt became void.  In another view it trains anew.
 """
 
 from __future__ import annotations
@@ -19,20 +25,20 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config.job import as_trained_alone
 from psruntime.core.members.messages import Assignment, Prepared
+from psruntime.core.rounds.round_messages import Action, Pushed
 from psruntime.errors import JobFailedError
-from psruntime.graph.base.errors import LOST_SESSION
-from psruntime.graph.base.failed_operation import users_errors
+from psruntime.graph.base.errors import LOST_SESSION, users_errors
 from psruntime.graph.base.types import Array, Feed, Session
 from psruntime.graph.hooks.model_hooks import StepsOnly
+from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.alone_control import AloneControl, TrainsNoMoreError
 from psruntime.graph.loop.async_loop import AsyncLoop
 from psruntime.graph.loop.loop_graphs import LoopGraph
+from psruntime.graph.loop.round_runs import RoundRuns, are_accepted
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.recovery.ps_values import Chunk, PsValues
-from psruntime.graph.session.session import Preparing, ViewSessionCreator, WorkerServer, open_session
-from psruntime.graph.session.step_result import StepResult
-from psruntime.graph.session.view_hook import ViewHook
-from psruntime.graph.session.worker_run import Observers, WorkerRun
+from psruntime.graph.session.session import Preparing, ViewHook, ViewSessionCreator, WorkerServer, open_session
+from psruntime.graph.session.worker_run import Observers, StepResult, WorkerRun
 
 MOST_BYTES = (1 << 31) - (1 << 20)  # of a message, without its head
 
@@ -223,3 +229,25 @@ def _or_lost(call: Callable[..., Any], *arguments: Any) -> Any:
 
 def _silent(event: str, **facts: object) -> None:
     """What a job tells of its views and sessions is not said of those of a worker alone."""
+
+
+class LocalRounds:
+    """Of one worker, whose batches are those of `inputs`.  trained: for the newest round."""
+
+    def __init__(self, training: LocalTraining, inputs: InputStream) -> None:
+        self.trained: Trained | None = None
+        self._training, self._inputs = training, inputs
+        self._kept_for: tuple[Assignment, int] | None = None  # and the first attempt of the round
+
+    def contribute(self, session: Session, assignment: Assignment, action: Action, runs: RoundRuns) -> Pushed | None:
+        """Does what the turn says; None: the next turn says what follows."""
+        if self._kept_for != (assignment, action.opened):
+            self._kept_for, self.trained = None, self._training.train(session, assignment, action.round)
+            if self.trained is None:
+                return None
+            self._kept_for = assignment, action.opened
+        assert self.trained is not None
+        weight = self.trained.weight
+        if not are_accepted(runs.contribute(session, assignment, action, scale=weight)):
+            return None
+        return Pushed(action.round, action.attempt, self._inputs.drawn - 1, weight, apart=True)

@@ -17,15 +17,14 @@ from psruntime.config.schedule import LOCAL, SYNC
 from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.checkpoint.owner import FolderOwner
-from psruntime.graph.ps.private_ps import PrivatePs
+from psruntime.graph.ps.ps_state import PrivatePs
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.ps_values import PsValues
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.recovery.warm_start import WarmStart
-from psruntime.graph.session.local_initialiser import LocalInitialiser
+from psruntime.graph.session.session import LocalInitialiser
 from psruntime.graph.session.warm_sessions import WarmSessions
-from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.step.warm_up import StepWarmUp
+from psruntime.graph.step.train_graph import StepWarmUp, TrainGraph
 
 PUSHES = "pushes"  # the steps of all modes but sync
 

@@ -34,13 +34,19 @@ from psruntime.core.rounds.round_messages import (
 )
 from psruntime.errors import UserCodeError
 from psruntime.graph.base.types import Feed, Session
-from psruntime.graph.loop.local_rounds import LocalRounds
-from psruntime.graph.loop.round_batches import Batch, NoBatchError, RoundBatches
-from psruntime.graph.loop.round_runs import RoundRuns, are_accepted, outcomes_of, positions
+from psruntime.graph.loop.local_training import LocalRounds
+from psruntime.graph.loop.round_runs import (
+    Batch,
+    NoBatchError,
+    RoundBatches,
+    RoundRuns,
+    are_accepted,
+    outcomes_of,
+    positions,
+)
 from psruntime.graph.loop.step_runner import Ran, StepRunner
 from psruntime.graph.session.session import ViewSessionCreator
-from psruntime.graph.session.step_result import StepResult, require_finite
-from psruntime.graph.session.worker_run import WorkerRun
+from psruntime.graph.session.worker_run import StepResult, WorkerRun, require_finite
 from psruntime.graph.step.train_graph import RoundGraph
 from psruntime.observe.meter import ROUND
 

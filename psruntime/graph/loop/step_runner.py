@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Feed, Proto, Session
-from psruntime.graph.session.view_hook import ViewHook
+from psruntime.graph.session.session import ViewHook
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.observe.meter import StepTimes, in_order
 

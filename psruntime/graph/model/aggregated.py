@@ -14,10 +14,9 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.graph.base.devices import worker_cpu, worker_device
+from psruntime.graph.base.server import worker_cpu, worker_device
 from psruntime.graph.base.types import Op, Tensor
-from psruntime.graph.ops.ancestors import ancestors
-from psruntime.graph.ops.variable_uses import Use, uses_of
+from psruntime.graph.ops.subgraphs import Use, ancestors, uses_of
 from psruntime.graph.store.gradient import BucketGradient
 
 ASSIGN = "AssignVariableOp"

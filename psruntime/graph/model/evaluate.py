@@ -9,8 +9,8 @@ from functools import cached_property, partial
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Feed, Graph, Session, Variable
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.input_stream import InputStream

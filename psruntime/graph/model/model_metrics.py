@@ -15,11 +15,11 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError, UserCodeError
-from psruntime.graph.base.failed_operation import users_errors
+from psruntime.graph.base.errors import users_errors
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.rows_in_use import BATCHES_BYTES
-from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.model import ModelSpec
 
 MOST_VALUES = 1000  # of one metric; each is a curve of TensorBoard

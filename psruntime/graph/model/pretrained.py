@@ -2,7 +2,7 @@
 
 TensorFlow replaces the initializer of a variable by an assignment to its handle.  The handle of a variable whose reads
 are redirected is never initialised, and the ps need not see the file.  So a variable of a captured model notes where
-its value is; the chief reads that in chunks and writes it to the ps (graph/recovery/pretrained_values.py).
+its value is; the chief reads that in chunks and writes it to the ps (graph/recovery/warm_start.py).
 
 The private functions of TensorFlow that this replaces are named here and nowhere else.
 """
@@ -18,7 +18,7 @@ from tensorflow.python.training import checkpoint_utils, warm_starting_util
 from psruntime.core.recovery.checkpoint_names import described
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Variable
-from psruntime.graph.dynamic.settings import noted
+from psruntime.graph.dynamic.initial_rows import noted
 from psruntime.graph.ops.checkpoint_fit import contents_of
 
 _NOTES = "takes_pretrained_value"  # marks the variables of a captured model

@@ -10,26 +10,30 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.errors import UsageError
-from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.dynamic.id_rows import IdRows
-from psruntime.graph.dynamic.settings import noted
+from psruntime.graph.dynamic.initial_rows import noted
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model import capture
 from psruntime.graph.model.aggregated import Aggregated
-from psruntime.graph.model.bucket_pulls import pulled_changes, pulled_whole
 from psruntime.graph.model.capture import Captured
 from psruntime.graph.model.non_trainable import PsCopies, WorkerCopies
 from psruntime.graph.model.spec_checks import check_spec
-from psruntime.graph.model.variable_reads import PulledRead, VariableRead, unpacked_buckets
-from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.model.variable_reads import (
+    PulledRead,
+    VariableRead,
+    pulled_changes,
+    pulled_whole,
+    unpacked_buckets,
+)
+from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.push.change_log import ChangeLog
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore, PlanStores
-from psruntime.graph.store.wire import FULL, Wire
-from psruntime.graph.tables.dynamic_reader import DynamicReader
+from psruntime.graph.store.gradient import FULL, Wire
 from psruntime.graph.tables.group_lookups import TableLookups
 from psruntime.graph.tables.group_reader import GroupReader
-from psruntime.graph.tables.table_read import TableRead
+from psruntime.graph.tables.table_read import DynamicReader, TableRead
 from psruntime.graph.update.optimizers import groups_of, rules_of
 from psruntime.model import TRAIN, Model, ModelSpec
 from psruntime.usercode import blame

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.types import Array, DType, Feed, Op, Session, Tensor, Variable
-from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.row_chunks import row_chunks
+from psruntime.graph.ops.subgraphs import ancestors
 
 LARGE_BYTES = 64 << 20  # a smaller variable is loaded whole
 BATCHES_BYTES = 256 << 20  # of batches for which rows are read at once

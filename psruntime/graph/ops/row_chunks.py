@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.types import Op, Tensor
-from psruntime.graph.ops.fills import zeros
+from psruntime.graph.ops.values import zeros
 
 CHUNK_BYTES = 256 << 20  # at most, unless a row is larger
 

@@ -1,4 +1,6 @@
-"""The state of a ps as the ps itself reads it: a session on its own server writes the fence and reads the ledgers.
+"""The state of a ps as the ps itself reads it, and the ps of a worker that trains alone.
+
+The state of a ps as the ps itself reads it: a session on its own server writes the fence and reads the ledgers.
 
 So status, metrics and fencing need no worker.
 """
@@ -12,12 +14,13 @@ from math import prod
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import is_balanced, stats_of
+from psruntime.core.accounting.accounts import is_balanced, stats_of
 from psruntime.core.members.messages import PsStats, RowCounts
+from psruntime.core.members.view import PsEntry, View
 from psruntime.core.plan.buckets import Bucket
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.server import ps_device, start_server
 from psruntime.graph.base.types import Array
 from psruntime.graph.dynamic.id_rows import IdRows
 from psruntime.graph.store.bucket_store import (
@@ -29,6 +32,34 @@ from psruntime.graph.store.bucket_store import (
     BucketStore,
     PsControl,
 )
+
+HOST = "127.0.0.1"  # at which the worker reaches them; TensorFlow's servers listen at every address
+
+
+class PrivatePs:
+    """As many as the job has.  TensorFlow's servers never end, so they are kept, empty, when nobody trains on them."""
+
+    def __init__(self, num_ps: int) -> None:
+        self._servers = [start_server("ps", ps, HOST, 0) for ps in range(num_ps)]
+        self._states: list[PsState] = []
+        self._views = 0
+
+    def begin(self, worker: int, incarnation: int, max_workers: int, learning_rate_scale: float) -> View:
+        """A new view of them, empty, in which this worker is admitted.  The rest as in PsState."""
+        self.clear()
+        self._views += 1
+        for ps, (server, _) in enumerate(self._servers):
+            self._states.append(PsState(server.target, ps, max_workers))
+            self._states[ps].write_fence({worker: incarnation}, None, learning_rate_scale)
+        entries = (PsEntry(ps, address, self._views) for ps, (_, address) in enumerate(self._servers))
+        return View(self._views, tuple(entries))
+
+    def clear(self) -> None:
+        """Gives all their memory back; their sessions are closed then."""
+        self._states.clear()
+        for server, _ in self._servers:
+            tf1.Session.reset(server.target)
+
 
 CLEAR_MS = 5000  # to end a dead worker's session, which takes milliseconds
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config.schedule import LOCAL
-from psruntime.core.accounting.ledger import PENDING
+from psruntime.core.accounting.accounts import PENDING
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Op
 from psruntime.graph.push.round_sum import RoundStore

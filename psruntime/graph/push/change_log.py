@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import DType, Op, Tensor, Variable
 from psruntime.graph.push.guard import only_if
 from psruntime.graph.store.bucket_store import BucketStore, ps_variable

@@ -1,5 +1,10 @@
 """The guard: decides about one bucket's update on its ps, under the bucket's mutex, and counts what became of it.
 
+Which pushes of a worker a bucket has accepted, though several are under way and may arrive in any order.
+
+The window against replays of IPsec (RFC 4303, section 3.4.3): the highest sequence number so far, and a bit for each
+of those up to it.  What is older than the window counts as accepted; a worker never has that many under way.
+
 Reading the version, deciding, updating, version += 1 and the ledger are one critical section: without the mutex, of
 345 concurrent updates 154 slipped over their limit.  It is entered only when everything that comes from
 the worker has arrived, so a worker that dies in the middle of a step delays no other.
@@ -14,7 +19,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import (
+from psruntime.core.accounting.accounts import (
     APPLIED,
     FENCED,
     MAX_STALENESS,
@@ -23,9 +28,8 @@ from psruntime.core.accounting.ledger import (
     REPEATED,
     STALE,
 )
-from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import DType, Op, Tensor
-from psruntime.graph.push.push_window import is_in, with_one_more
 from psruntime.graph.push.step_messages import Push, ReceivedPush
 from psruntime.graph.store.bucket_store import (
     ACCEPTED,
@@ -35,11 +39,34 @@ from psruntime.graph.store.bucket_store import (
     SEQUENCE,
     WINDOW,
     BucketStore,
+    Numbers,
     PsControl,
 )
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.update.apply import Update
-from psruntime.graph.update.staleness_weight import StalenessWeight
+from psruntime.graph.update.apply import StalenessWeight, Update
+
+WINDOW_SIZE = 62  # sequence numbers; as many bits of an int64 as are safe to shift
+ALL = (1 << WINDOW_SIZE) - 1
+
+
+def is_in(window: Tensor, highest: Tensor, sequence: Tensor, numbers: Numbers) -> Tensor:
+    """Whether the sequence number was accepted before; bool [].  All are int64 []."""
+    age = highest - sequence
+    bit = tf1.bitwise.bitwise_and(tf1.bitwise.right_shift(window, _within(age, numbers)), numbers(1))
+    older = age >= numbers(WINDOW_SIZE)
+    return tf1.logical_and(age >= numbers(0), tf1.logical_or(older, tf1.equal(bit, numbers(1))))
+
+
+def with_one_more(window: Tensor, highest: Tensor, sequence: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
+    """(window, highest sequence number) once `sequence` is accepted, which is not in the window yet; int64 [] all."""
+    ahead, behind = _within(sequence - highest, numbers), _within(highest - sequence, numbers)
+    kept = tf1.bitwise.bitwise_and(tf1.bitwise.left_shift(window, ahead), numbers(ALL))
+    return tf1.bitwise.bitwise_or(kept, tf1.bitwise.left_shift(numbers(1), behind)), tf1.maximum(highest, sequence)
+
+
+def _within(distance: Tensor, numbers: Numbers) -> Tensor:
+    return tf1.clip_by_value(distance, numbers(0), numbers(WINDOW_SIZE))
+
 
 Section = Callable[[], tuple[Tensor, list[Op]]]  # builds what is done in a critical section, see `locked`
 

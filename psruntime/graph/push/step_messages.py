@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.devices import ps_device, worker_cpu
+from psruntime.graph.base.server import ps_device, worker_cpu
 from psruntime.graph.base.types import Array, Tensor
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.update.optimizers import Rule, learning_rates_at

@@ -33,22 +33,20 @@ from psruntime.errors import (
     FolderOwnedError,
     JobFailedError,
 )
-from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Feed, Op, Session, Tensor, Variable
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
-from psruntime.graph.ops.fills import initialise
+from psruntime.graph.ops.values import initialise
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.recovery.initial_values import InitialValues
-from psruntime.graph.recovery.prepared_flag import PreparedFlags
-from psruntime.graph.recovery.pretrained_values import PretrainedValues
+from psruntime.graph.recovery.ps_values import PreparedFlags
 from psruntime.graph.recovery.replicas import Replica, Replicas
-from psruntime.graph.recovery.restored_counters import RestoredCounters
-from psruntime.graph.recovery.unreported import Unreported
-from psruntime.graph.recovery.warm_start import WarmStart
+from psruntime.graph.recovery.restored_counters import RestoredCounters, Unreported
+from psruntime.graph.recovery.warm_start import PretrainedValues, WarmStart
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
-from psruntime.graph.update.row_flags import RowFlags
+from psruntime.graph.update.apply import RowFlags
 
 AGAIN_S = 2.0  # until a checkpoint that could not be read is read once more
 

@@ -1,4 +1,4 @@
-"""Repeats a sync job's rounds from one of its checkpoints, and compares with the later ones."""
+"""A sync job's rounds, repeated from one of its checkpoints with the batches that its rounds log names."""
 
 from __future__ import annotations
 
@@ -6,15 +6,146 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from psruntime.core.plan.plan import make_plan
+from psruntime.core.shards.shard_messages import Shard, Sharding, ShardNews
+from psruntime.errors import UsageError
 from psruntime.graph.base.types import Array
+from psruntime.graph.input.examples import Examples
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import record_specs
-from psruntime.graph.replay.logged_batches import LoggedBatches
-from psruntime.graph.replay.rounds import Difference, RoundReplay, joint_part, reader_of
+from psruntime.graph.replay.rounds import Difference, ReplayedPart, RoundReplay, joint_part, reader_of
 from psruntime.model import TRAIN, Model
+
+Part = Mapping[str, Any]  # of a round, as the rounds log has it
+
+
+class _Batches(Protocol):
+    """The batches of one worker."""
+
+    def take(self, part: Part) -> list[Array]:
+        """The batch of a part of a round, one mini-batch after the other."""
+
+
+class LoggedBatches:
+    """The batches of all workers.  Each process of a worker started its input again; an incarnation is of one process.
+
+    stream: makes the input of a worker, by its index and the tag of its incarnation.
+    """
+
+    def __init__(self, stream: Callable[[int, str], InputStream]) -> None:
+        self._stream = stream
+        self._of_incarnation: dict[str, tuple[InputStream, _Batches]] = {}
+
+    def inputs(self, record: Mapping[str, Any]) -> InputStream:
+        """The inputs of one member of a round."""
+        return self._of(record["parts"][0])[0]
+
+    def parts(self, record: Mapping[str, Any]) -> list[ReplayedPart]:
+        """The parts of a round; a part without weight is not in the sum.
+
+        Raises:
+            UsageError: a batch is not here.
+        """
+        found = []
+        for part in record["parts"]:
+            inputs, batches = self._of(part)
+            taken, size = batches.take(part), len(inputs.layout.tensors)
+            minibatches = [taken[start : start + size] for start in range(0, len(taken), size)]
+            divisor = part.get("divisor", len(record["parts"]))
+            facts = (part["worker"], part["examples"], divisor, part.get("positions", ()), minibatches)
+            found.append(ReplayedPart(*facts))
+        return [part for part in found if part.weight]
+
+    def close(self) -> None:
+        for inputs, _ in self._of_incarnation.values():
+            inputs.close()
+
+    def _of(self, part: Part) -> tuple[InputStream, _Batches]:
+        if part["incarnation"] not in self._of_incarnation:
+            inputs = self._stream(part["worker"], part["incarnation"])
+            self._of_incarnation[part["incarnation"]] = inputs, OfShards(inputs) if inputs.shards else Numbered(inputs)
+        inputs, batches = self._of_incarnation[part["incarnation"]]
+        if ("shards" in part) != (inputs.shards is not None):
+            does, was = ("calls", "no data shard") if inputs.shards else ("does not call", "a data shard")
+            raise UsageError(
+                f"{inputs.name} {does} context.shards here, and batch {part['batch']} of worker {part['worker']} was "
+                f"of {was} in the job: give --model as the workers had it"
+            )
+        return inputs, batches
+
+
+class Numbered:
+    """One worker's batches by number; a number may be repeated, but none before the last is drawn.
+
+    Where rounds have shares, a batch has `size` examples after the `first` ones of the input.
+    """
+
+    def __init__(self, inputs: InputStream) -> None:
+        self._inputs = inputs
+        self._examples = Examples(inputs.draw_endlessly, inputs.name)
+        self._number = -1  # of the last
+        self._last: list[Array] = []
+
+    def take(self, part: Part) -> list[Array]:
+        if "size" in part and part["batch"] != self._number:
+            self._examples.skip(part["first"] - self._examples.taken)
+            self._last, self._number = self._examples.take(part["size"]), part["batch"]
+        while self._number < part["batch"]:
+            self._last = self._inputs.draw_endlessly()
+            self._number += 1
+        return self._last
+
+
+class _OneByOne:
+    """A source of shards that returns each once it is `wanted`.  reason: as in ShardSource."""
+
+    reason = "no shard is wanted"
+
+    def __init__(self) -> None:
+        self.wanted: Shard | None = None
+
+    def take(
+        self, _sharding: Sharding, _news: Sequence[ShardNews], _is_wanted: Callable[[], bool]
+    ) -> tuple[Shard | None, bool]:
+        shard, self.wanted = self.wanted, None
+        return shard, True
+
+
+class OfShards:
+    """One worker's batches of data shards, in any order: a shard has the same ones each time that it is read."""
+
+    def __init__(self, inputs: InputStream) -> None:
+        self._inputs, self._source = inputs, _OneByOne()
+        inputs.take_shards_from(self._source)
+        self._begun = Shard(0, 1, 0, 0)  # that is read
+        self._number = -1  # of its last batch
+        self._last: list[Array] = []
+
+    def take(self, part: Part) -> list[Array]:
+        """Raises UsageError if a shard has no such batch here."""
+        return [array for minibatch in part["shards"] for array in self._minibatch(*minibatch)]
+
+    def _minibatch(self, epoch: int, begin: int, end: int, number: int) -> list[Array]:
+        if (self._begun.begin, self._begun.end) != (begin, end) or number < self._number:
+            self._begin(epoch, begin, end)
+        while self._number < number:
+            batch = self._inputs.draw_of_shard()
+            if batch is None:
+                raise UsageError(
+                    f"examples {begin} to {end - 1} make {self._number + 1} batches here, and made {number + 1} at "
+                    "least in the job: give --batch-size, --batch-sizes and --data-dir as the workers had them"
+                )
+            self._last, self._number = batch, self._number + 1
+        return self._last
+
+    def _begin(self, epoch: int, begin: int, end: int) -> None:
+        while self._inputs.draw_of_shard() is not None:  # the remainder of the shard before
+            pass
+        self._source.wanted = self._begun = Shard(self._begun.ticket + 1, epoch, begin, end)
+        self._number = -1
+
 
 Record = Mapping[str, Any]  # of a round, as the rounds log has it
 

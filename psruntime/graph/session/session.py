@@ -1,4 +1,6 @@
-"""Sessions on a view: our SessionCreator inside MonitoredSession.
+"""Sessions on a view: our SessionCreator inside MonitoredSession, and the hook that ends one whose view was replaced.
+
+Sessions on a view: our SessionCreator inside MonitoredSession.
 
 It opens a session only while the coordinator's last answer has a prepared view that admits this worker, so no process
 polls for 30 s and a replaced one does not take its successor's place.  It uses the session only if every ps confirms
@@ -8,6 +10,7 @@ that, since the answer may be older than the loss of a ps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -19,10 +22,86 @@ from tensorflow.python.client.session import _FetchHandler
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import View
 from psruntime.errors import CannotPrepareError, ReplacedError
-from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost
+from psruntime.faults import Place
+from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost, users_errors
 from psruntime.graph.base.types import Array, Graph, Proto, Session, Tensor
-from psruntime.graph.session.control_plane import ControlPlane
-from psruntime.graph.session.local_initialiser import LocalInitialiser
+from psruntime.graph.session.worker_run import ControlPlane, WorkerRun
+
+
+class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Ends a session whose view was replaced, and has the global step that this worker last read.
+
+    takes_copies: whether the worker copies are those on the ps of the session, where these were restored.
+    """
+
+    def __init__(self, run: WorkerRun, creator: ViewSessionCreator, takes_copies: bool = True) -> None:
+        self._takes_copies = takes_copies
+        self._graph = run.graph
+        self._creator = creator
+        self._control_plane = run.control_plane
+        self._log = run.log
+        self._global_step = 0
+        self._stepped = False  # in the newest session
+
+    @property
+    def global_step(self) -> int:
+        """The global step that this worker last read."""
+        return self._global_step
+
+    @property
+    def incarnation(self) -> int:
+        """This worker's, in the newest session."""
+        return self._creator.assignment.incarnation
+
+    def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
+        if self._takes_copies:
+            self._graph.model.worker_copies.take(session)
+        self._global_step = int(session.run(self._graph.read_step))
+        self._stepped = False
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> None:  # noqa: ARG002
+        if not self._control_plane.is_current(self._creator.assignment):
+            raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
+
+    def raise_global_step(self, global_step: int) -> None:
+        """Raises the global step to this one; concurrent steps may end in another order than they were counted in."""
+        self._global_step = max(self._global_step, global_step)
+
+    def saw(self, global_step: int) -> None:
+        """A step ended."""
+        self.raise_global_step(global_step)
+        if not self._stepped:
+            self._stepped = True
+            self._log("first_step", global_step=self._global_step)
+
+
+class LocalInitialiser:
+    """Initialises those of a graph, to which it adds operations."""
+
+    def __init__(self, graph: Graph) -> None:
+        with graph.as_default():
+            each = [variable.initializer for variable in tf1.local_variables()]
+            each += tf1.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
+            self._begins = tf1.placeholder_with_default(True, [], name="begins")
+            begun = tf1.raw_ops.Assert(condition=self._begins, data=[self._begins])
+            for operation in set(each):
+                operation._add_control_input(begun)
+            self._operation = tf1.group(*each)
+        self._place = Place.BUILD
+
+    def __call__(self, session: Session) -> None:
+        """Raises UsageError if the model makes a table or a variable of what cannot be: a file that is not there.
+
+        In a later session it was there before, and its lack is one of the machine.
+        """
+        with users_errors(session.graph, self._place):
+            session.run(self._operation, {self._begins: True})  # fed as in a warm-up, or it would be another run
+        self._place = Place.STEP
+
+    def warm_up(self, session: Session) -> None:
+        """Makes a session ready for it, and initialises nothing: the variables are those of all its sessions."""
+        with suppress(tf1.errors.InvalidArgumentError):
+            session.run(self._operation, {self._begins: False})
 
 
 @dataclass(frozen=True)

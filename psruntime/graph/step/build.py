@@ -1,21 +1,82 @@
-"""Builds the training graph of a worker, by the job's mode."""
+"""Builds the training graph of a worker by the job's mode, and the step of the modes async and bounded."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import tensorflow.compat.v1 as tf1
+
 from psruntime.config import JobConfig
 from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.server import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.identity import identity_of
-from psruntime.graph.model.towers import ONE_TOWER, Towers
+from psruntime.graph.model.minibatches import ONE_TOWER, Towers
+from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.ops.seeds import WorkerGraph
-from psruntime.graph.step.push_step import build_push_step
+from psruntime.graph.push.guard import copied_to_ps, guarded_update
+from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPush
 from psruntime.graph.step.round_step import build_round_step
-from psruntime.graph.step.setup import StepSetup
+from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import PsControl
+from psruntime.graph.store.bucket_store import BucketStore, PsControl
+from psruntime.graph.store.gradient import BucketGradient
+from psruntime.graph.update.apply import counting_update
 from psruntime.model import Model
+
+
+def build_push_step(setup: StepSetup) -> TrainGraph:
+    """Builds the step, with the updates of all buckets, each behind its guard."""
+    pulled, computed = setup.gradients(setup.pulled_model())
+    gradients = setup.clipped(pulled, computed)
+    aggregated = setup.aggregated(pulled)
+    finite = setup.is_finite(pulled, [*gradients.values(), *(bucket.pushed for bucket in aggregated)])
+    request = PushRequest(setup.rules(pulled), setup.index, setup.controls, finite)
+    trained = setup.trained_buckets(pulled, gradients, request)
+    outcomes, global_step = _push(setup, pulled, trained, aggregated, request, finite)
+    step = {"outcomes": outcomes, "global_step": global_step}
+    if setup.has_local_rounds:
+        step["examples"] = setup.weight(pulled, finite)
+    return setup.handles(pulled, request, trained, step, computed, finite)
+
+
+def _push(
+    setup: StepSetup,
+    pulled: PulledModel,
+    trained: list[TrainedBucket],
+    aggregated: list[AggregatedBucket],
+    request: PushRequest,
+    finite: Tensor,
+) -> tuple[list[Tensor], Tensor]:
+    """Pushes what a step of this worker made; (outcomes per ps, global step after it)."""
+    outcomes = Outcomes(setup.plan.num_ps)
+    for bucket in trained:
+        store, ps = bucket.store, bucket.ps
+        gradient = copied_to_ps(store, setup.sent(bucket, finite), store.master.dtype.base_dtype)
+        version = pulled.versions[bucket.name]
+        control, by_staleness = setup.controls[ps], bucket.by_staleness
+        outcome, _ = guarded_update(store, control, request.on[ps], version, gradient, bucket.update, by_staleness)
+        outcomes.add(ps, outcome)
+    for store, pushed, aggregation in aggregated:
+        ps = store.bucket.ps
+        arrived = copied_to_ps(store, pushed, store.master.dtype.base_dtype)
+        version = pulled.versions[store.bucket.name]
+        update = aggregation.push_update(store, request.on[ps])
+        outcomes.add(ps, guarded_update(store, setup.controls[ps], request.on[ps], version, arrived, update)[0])
+    outcome, global_step = _count_step(pulled.global_step, setup.controls[0], request.on[0])
+    outcomes.add(0, outcome)
+    return outcomes.bring(global_step, setup.index)
+
+
+def _count_step(store: BucketStore, control: PsControl, request: ReceivedPush) -> tuple[Tensor, Tensor]:
+    """Counts the update in the global step, by the rule of every bucket; (outcome, global step after it)."""
+    with tf1.device(ps_device(store.bucket.ps)):
+        one = BucketGradient(tf1.ones([1], tf1.int64))
+        version, _ = store.pull()
+        outcome, counted = guarded_update(store, control, request, version, one, counting_update(store))
+        with tf1.control_dependencies([counted]):
+            return outcome, store.master.read_value()[0]
 
 
 def build_training(

@@ -19,16 +19,16 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config.schedule import LOCAL
-from psruntime.core.accounting.ledger import PENDING
+from psruntime.core.accounting.accounts import PENDING
 from psruntime.core.rounds.contribution import Outcome
 from psruntime.errors import UsageError
-from psruntime.graph.base.devices import ps_device, worker_device
+from psruntime.graph.base.server import ps_device, worker_device
 from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
 from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPush
-from psruntime.graph.step.mean_divisor import gradient_scale, make_divisor
+from psruntime.graph.step.pushed_gradient import gradient_scale, make_divisor
 from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import LocalRoundGraph, RoundGraph, TrainGraph
 from psruntime.graph.store.bucket_store import BucketStore

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,30 +11,60 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.plan.buckets import WAYS, Bucket
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Tensor
 from psruntime.graph.dynamic.id_rows import of_ids
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.backward import bucket_gradients
-from psruntime.graph.model.minibatches import with_minibatches
+from psruntime.graph.model.minibatches import Towers, with_minibatches
 from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
-from psruntime.graph.model.towers import Towers
-from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.step_messages import PushRequest
-from psruntime.graph.step.error_feedback import packed_gradient
-from psruntime.graph.step.step_marks import step_marks
-from psruntime.graph.step.top_k import largest_entries
-from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
+from psruntime.graph.step.pushed_gradient import largest_entries, packed_gradient
+from psruntime.graph.step.train_graph import RoundGraph, TrainGraph, step_marks
 from psruntime.graph.store.bucket_store import BucketStore, PlanStores, PsControl
-from psruntime.graph.store.gradient import BucketGradient, all_finite, clipped, global_norm
-from psruntime.graph.store.wire import Wire
+from psruntime.graph.store.gradient import BucketGradient, Wire, all_finite, clipped, global_norm
 from psruntime.graph.store.write_fence import WriteFence
-from psruntime.graph.update.apply import Update, bucket_update, subtracting_update
+from psruntime.graph.update.apply import RowFlags, StalenessWeight, Update, bucket_update, subtracting_update
 from psruntime.graph.update.optimizers import BucketOptimizer, Rule, rule_of, rules_of
-from psruntime.graph.update.row_flags import RowFlags
-from psruntime.graph.update.staleness_weight import StalenessWeight
 from psruntime.model import TRAIN, Model
+
+
+def log_plan(graph: TrainGraph, is_packed: bool, log: Callable[..., None]) -> None:
+    """Logs the plan, and the variables that train in another way, or at another cost, than the user may expect.
+
+    is_packed: whether the plan puts variables together.
+    """
+    plan = graph.plan
+    log("plan", variables=len(plan.trained), buckets=len(plan.buckets))
+    alone = [spec.name for spec in plan.trained if spec.whole]
+    if alone and is_packed:
+        log(
+            "unpacked", variables=" ".join(alone), reason="each has a constraint, or an optimizer that may need "
+            "all of it: it is not one of those that are known to treat every entry alike",
+        )  # fmt: skip
+    if graph.dense_updates:
+        pieces = [piece for bucket in plan.buckets if bucket.name in graph.dense_updates for piece in bucket.pieces]
+        log(
+            "dense_updates", tables=" ".join(dict.fromkeys(piece.variable for piece in pieces)),
+            bytes=sum(graph.dense_updates.values()), reason="every step reads and writes all rows of these tables and "
+            "of their slots, that many bytes, as AdamOptimizer of tf.train does; psruntime.optimizers.LazyAdam reads "
+            "and writes the rows that have a gradient",
+        )  # fmt: skip
+    if own := graph.model.worker_copies.own:
+        log(
+            "own_copies", variables=" ".join(own), reason="each worker changes its own copy, and a checkpoint has the "
+            "chief's; give aggregation=tf.VariableAggregation.SUM to tf.get_variable where the changes of all count",
+        )  # fmt: skip
+    if graph.untrained:
+        log("untrained", variables=" ".join(graph.untrained), reason="the loss does not depend on them")
+    if graph.unmoved:
+        log(
+            "unmoved", variables=" ".join(graph.unmoved),
+            reason="no step runs their updates; give them in ModelSpec.updates, for example layer.updates",
+        )  # fmt: skip
+
 
 Gradients = dict[str, BucketGradient]  # by the name of the bucket
 

@@ -1,26 +1,68 @@
-"""The training graph of a worker, as handles: what a step fetches and is fed, and what is on each ps.
+"""The training graph of a worker, as handles, with the marks within its step and the runs that make it ready.
+
+Marks within a step: when its variables are on the worker, and when its gradients are.
+
+A mark reads the clock once others have run, and nothing waits for it.  So pulls and computation overlap as before: what
+is computed before the last variable is there counts as part of the pull.
+
+The training graph of a worker, as handles: what a step fetches and is fed, and what is on each ps.
 
 Built once (build.py); the sessions on it come and go with the views.
+
+Runs that make a session ready for steps: they fail before they have done anything.
+
+The first run of a step in a session takes up to a second and more: TensorFlow rewrites the graph, and registers its
+parts at each server.  It does so whatever the run is fed.  So these are fed headers that are no push
+(step_messages.py), and each operation that would leave a trace on the worker waits until the header was checked.
+Of a ps it reads no more than its variables: everything else there waits for the header.
 """
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.types import Graph, Op, Tensor, Variable
+from psruntime.graph.base.server import worker_cpu
+from psruntime.graph.base.types import Array, Graph, Op, Session, Tensor, Variable
 from psruntime.graph.model.pulled_model import PulledModel
+from psruntime.graph.ops.seeds import is_deterministic
+from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.push.step_messages import PushRequest
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.write_fence import WriteFence
+from psruntime.graph.update.apply import RowFlags
 from psruntime.graph.update.optimizers import BucketOptimizer
-from psruntime.graph.update.row_flags import RowFlags
+
+
+def step_marks(pulled: PulledModel, plan: Plan, finite: Tensor, index: int) -> dict[str, Tensor]:
+    """{"pulled", "computed"}: seconds since 1970 by the clock of worker `index`, float64 [].
+
+    finite: as StepSetup.is_finite, which needs all gradients, and for which every push waits.
+    """
+    needed = ancestors([finite])
+    rows = [result for group in plan.groups for each in pulled.lookups.fetched(group) for result in each.results]
+    sources = {op for op in [*pulled.pulled, *(tensor.op for tensor in rows)] if op in needed and _is_on_worker(op)}
+    return {"pulled": _mark(sorted(sources, key=lambda op: op.name), index), "computed": _mark([finite], index)}
+
+
+def _mark(after: list[Tensor | Op], index: int) -> Tensor:
+    with tf1.device(worker_cpu(index)), tf1.control_dependencies(after):
+        if is_deterministic():  # TensorFlow runs no Timestamp then
+            return tf1.ensure_shape(tf1.numpy_function(time.time, [], tf1.float64), [])
+        return tf1.timestamp()
+
+
+def _is_on_worker(op: Op) -> bool:
+    return bool(tf1.DeviceSpec.from_string(op.device).job == "worker")
 
 
 @dataclass(frozen=True)
@@ -149,3 +191,58 @@ class TrainGraph:
     def is_step(self, run_context: tf1.train.SessionRunContext) -> bool:
         """Whether this run of a session is a training step; any other pushes nothing and counts for nothing."""
         return run_context.original_args.fetches is self.step
+
+
+_READS = frozenset(
+    {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "ReadVariableOp", "VarIsInitializedOp", "ResourceGather"}
+)
+
+
+class StepWarmUp:
+    """That of a training graph, in which no session has run yet.
+
+    is_possible: not where the model's loop over operations of TensorFlow (tf.while_loop) leaves traces.
+    """
+
+    def __init__(self, graph: TrainGraph) -> None:
+        requests = [graph.request, *([graph.rounds.request] if graph.rounds else [])]
+        self._runs = [(graph.step, graph.fed)]
+        if graph.rounds:
+            self._runs += [graph.rounds.runs["contribute"], graph.rounds.runs["close"]]
+        self._requests = {request.fed: request.no_push for request in requests}
+        needed = ancestors(request.checked for request in requests)
+        run = ancestors(tf1.nest.flatten(graph.step)) - needed
+        leaving = [op for op in run if not _is_on_ps(op) and _leaves_a_trace(op)]
+        self.is_possible = not any(map(_is_in_loop, leaving))
+        for op in leaving if self.is_possible else ():
+            op._add_control_input(graph.request.checked)
+
+    def run(self, session: Session) -> None:
+        """Makes the session ready, as far as that is possible."""
+        if not self.is_possible:
+            return
+        for fetches, fed in self._runs:
+            values = [self._requests.get(tensor, _any_value(tensor)) for tensor in fed]
+            with suppress(tf1.errors.OpError):
+                session.calling(fetches, fed)(*values)
+                raise AssertionError("a run that is no push has ended well")
+
+
+def _is_on_ps(op: Op) -> bool:
+    return bool(tf1.DeviceSpec.from_string(op.device).job == "ps")
+
+
+def _leaves_a_trace(op: Op) -> bool:
+    return op.type not in _READS and (op.op_def is None or op.op_def.is_stateful)
+
+
+def _is_in_loop(op: Op) -> bool:
+    context = op._get_control_flow_context()
+    while context is not None and not context.IsWhileContext():
+        context = context.outer_context
+    return context is not None
+
+
+def _any_value(tensor: Tensor) -> Array:
+    shape = [1 if size is None else size for size in tensor.shape.as_list()] if tensor.shape.rank else []
+    return np.full(shape, b"" if tensor.dtype == tf1.string else 0, tensor.dtype.as_numpy_dtype)

@@ -1,5 +1,10 @@
 """The store: the variables on the ps, the same declaration on every process that touches them.
 
+The constants of the critical sections on a ps, made once there, outside of all sections.
+
+A constant that is built in a section is an operation of that section: run while the mutex is locked, and kept on the
+ps with the graph of every worker's session.  They were two fifths of a bucket's operations in a step.
+
 Per ps, made by the ps itself (`PsControl`): the fence, the staleness limit, the learning rate scale, the prepared flag.
 Per bucket, made by the chief (`BucketStore`): the master, its version, its ledger, the last push of each
 worker, and a mutex that keeps an update's reads and writes together.
@@ -14,12 +19,41 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import LEDGER_SIZE
+from psruntime.core.accounting.accounts import LEDGER_SIZE
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Array, DType, Tensor, Variable
-from psruntime.graph.store.numbers import Numbers
+
+
+class Numbers:
+    """Constants on a device, in the current graph."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._made: dict[tuple[Any, DType], Tensor] = {}
+
+    def __call__(self, value: float | tuple[int, ...], dtype: DType = tf1.int64) -> Tensor:
+        """The number, [], or the numbers of a tuple."""
+        key = (value, dtype)
+        if key not in self._made:
+            with tf1.control_dependencies(None), tf1.device(self._device):
+                self._made[key] = tf1.constant(value, dtype)
+        return self._made[key]
+
+    def one(self, column: int) -> Tensor:
+        """1 in this column of a ledger, int64 [LEDGER_SIZE]."""
+        return self(tuple(int(each == column) for each in range(LEDGER_SIZE)))
+
+    def moved(self, column: int, to: int) -> Tensor:
+        """The change that moves 1 from a column of a ledger to another, int64 [LEDGER_SIZE]."""
+        return self(tuple(int(each == to) - int(each == column) for each in range(LEDGER_SIZE)))
+
+    def one_at(self, column: Tensor) -> Tensor:
+        """As `one`, of a column that is a tensor, an integer []; on the current device."""
+        depth = self(LEDGER_SIZE, tf1.int32)
+        return tf1.raw_ops.OneHot(indices=column, depth=depth, on_value=self(1), off_value=self(0))
+
 
 # Columns of a worker's row in `pushed`.
 ORIGIN, SEQUENCE, WINDOW, ACCEPTED, ARRIVED = range(5)

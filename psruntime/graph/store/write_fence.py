@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.membership import tag_of
 from psruntime.errors import ReplacedError
-from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Feed, Op, Proto, Session, Tensor
 from psruntime.graph.store.bucket_store import PsControl
 

@@ -1,9 +1,9 @@
-"""Reads the rows of a table group for some lookups: each id and each row is sent once, in a message a ps."""
+"""Reads the rows of a table group for some lookups: each id and each row travels once, in a message a ps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
@@ -18,12 +18,28 @@ from psruntime.core.plan.row_spaces import (
     ps_of,
 )
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
-from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.row_sums import row_sums
-from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.wire import Wire
-from psruntime.graph.tables.reading import transferred, uncolocated
+from psruntime.graph.store.gradient import AS_IS, BucketGradient, Wire, unpacked
+
+
+def transferred(read: Callable[[], Tensor], ps: str, worker: str, wire: Wire) -> Tensor:
+    """The result of `read()` on device `ps`, sent to device `worker`; it arrives in host memory, see `pulled_whole`."""
+    with uncolocated(), tf1.get_default_graph().gradient_override_map({"Cast": AS_IS}):
+        with tf1.device(ps):
+            found = read()
+            packed = wire.packed(found)
+        with tf1.device(worker), tf1.device("/device:CPU:0"):
+            packed = tf1.identity(packed)
+        with tf1.device(worker):
+            return tf1.identity(unpacked(packed, found.dtype))
+
+
+def uncolocated() -> Any:
+    """A scope in which operations are on their own device, without the current colocation."""
+    return tf1.get_default_graph().colocate_with(None, ignore_existing=True)
+
 
 _UNIQUE = frozenset({"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"})
 _KEEPING = frozenset({"Identity", "Reshape"})  # operations after which ids are as different as before

@@ -11,7 +11,7 @@ import grpc
 
 from psruntime.config import JobConfig
 from psruntime.config.process import split_address
-from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
+from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
 from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Action
@@ -20,7 +20,7 @@ from psruntime.core.steering.commands import Reply
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
 from psruntime.rpc.security import job_token
 from psruntime.rpc.security.credentials import OPEN, Security
-from psruntime.rpc.security.tls_diagnosis import why_refused
+from psruntime.rpc.security.tls import why_refused
 from psruntime.rpc.wire import statuses
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
 from psruntime.rpc.wire.codec import from_wire, to_wire

@@ -1,4 +1,6 @@
-"""The job's token: a secret that every call of the coordinator has to carry, in the metadata.
+"""The job's token, and how files with secrets are read.
+
+The job's token: a secret that every call of the coordinator has to carry, in the metadata.
 
 It tells the members of one job from everybody else; who they are is for TLS to say, and without TLS whoever can
 listen to the network can read it.
@@ -7,7 +9,9 @@ listen to the network can read it.
 from __future__ import annotations
 
 import hmac
+import os
 import re
+import stat
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,8 +19,43 @@ from typing import Any
 import grpc
 
 from psruntime.errors import CredentialsError, UsageError
-from psruntime.rpc.security.secret_files import read_secret_file
 from psruntime.rpc.wire import statuses
+
+OTHERS = 0o077  # what group and others may do; as ssh has it for private keys
+
+
+def read_file(flag: str, path: str) -> bytes:
+    """The contents of the file that `flag` names.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    return _read(flag, path)[0]
+
+
+def read_secret_file(flag: str, path: str) -> bytes:
+    """The same for a file with a secret.
+
+    As with ssh, a file of our own may not be open to others; one of another user is that user's affair, and one on a
+    read-only file system that of whoever mounted it: a Secret of Kubernetes, for example, has mode 0644 by default.
+
+    Raises:
+        UsageError: it cannot be read, or group or others have a right to it.
+    """
+    contents, status, file_system = _read(flag, path)
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid == os.geteuid() and mode & OTHERS and not file_system.f_flag & os.ST_RDONLY:
+        raise UsageError(f"{flag} {path} is a secret and open to others (mode {mode:04o}): chmod 600 {path}")
+    return contents
+
+
+def _read(flag: str, path: str) -> tuple[bytes, os.stat_result, os.statvfs_result]:
+    try:
+        with open(path, "rb") as file:
+            return file.read(), os.fstat(file.fileno()), os.fstatvfs(file.fileno())
+    except OSError as error:
+        raise UsageError(f"{flag} {path} cannot be read: {error.strerror}") from None
+
 
 KEY = "authorization"
 OPEN_TO_ALL = "/grpc.health.v1.Health/"  # whether a process lives is no secret

@@ -17,8 +17,7 @@ from psruntime.config.process import ProcessConfig, split_address
 from psruntime.network.hosts import own_host
 from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.security.job_token import TokenCheck
-from psruntime.rpc.server.listener import make_server
-from psruntime.rpc.server.ports import in_use, require_free
+from psruntime.rpc.server.listener import in_use, make_server, require_free
 from psruntime.rpc.server.servicer import CoordinationServicer
 
 START_S = 30.0  # binding takes milliseconds; more means that the process does not run

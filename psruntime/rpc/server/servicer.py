@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import grpc
 
 from psruntime.config import JobConfig
-from psruntime.core.clocks.clock_messages import ClockReport
+from psruntime.core.clocks.clocks import ClockReport
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.coordinator.status import job_status
 from psruntime.core.fields import INDEX_LIMIT, Whole
@@ -31,11 +31,8 @@ from psruntime.core.rounds.round_messages import ActionKind
 from psruntime.core.rounds.sync_rounds import Record
 from psruntime.core.shards.shard_messages import ShardRequest
 from psruntime.core.steering.commands import Outcome
-from psruntime.rpc.server.change_polls import ChangePolls
-from psruntime.rpc.server.clock_polls import ClockPolls
 from psruntime.rpc.server.dead_holder_probe import Probes
-from psruntime.rpc.server.heartbeat_polls import FRESH_S, HeartbeatPolls
-from psruntime.rpc.server.watchers import AGAIN_S, SOON_S, Watchers
+from psruntime.rpc.server.polls import AGAIN_S, FRESH_S, SOON_S, ChangePolls, ClockPolls, HeartbeatPolls, Watchers
 from psruntime.rpc.wire import statuses
 from psruntime.rpc.wire.codec import from_wire, to_wire
 from psruntime.rpc.wire.messages import (

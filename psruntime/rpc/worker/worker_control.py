@@ -1,4 +1,4 @@
-"""The control plane as a worker's training loop sees it; graph/session/control_plane.py defines each method."""
+"""The control plane as a worker's training loop sees it; graph/session/worker_run.py defines each method."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.wire.messages import ActionRequest
 from psruntime.rpc.worker.shard_taker import ShardTaker
-from psruntime.rpc.worker.step_gate import Gate
-from psruntime.rpc.worker.step_timer import StepTimer
-from psruntime.rpc.worker.waiting_notes import WaitingNotes
-from psruntime.rpc.worker.worker_facts import WorkerFacts
+from psruntime.rpc.worker.step_gate import Gate, StepTimer
+from psruntime.rpc.worker.worker_facts import WaitingNotes, WorkerFacts
 
 PAUSE_S = 0.3  # between two tries to open a session: a ps that comes back is noticed at once all the same
 CHECK_S = 0.1  # how often a worker at its bound checks whether it shall still wait

@@ -6,10 +6,10 @@ from dataclasses import fields
 
 import pytest
 
-from psruntime.core.accounting.accounts import Accounts
-from psruntime.core.accounting.ledger import (
+from psruntime.core.accounting.accounts import (
     CAUSES,
     LEDGER_SIZE,
+    Accounts,
     Column,
     Part,
     are_final,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psruntime.core.accounting.refused_pushes import LIMIT, LIMIT_PER_WORKER, RefusedPushes
+from psruntime.core.accounting.accounts import LIMIT, LIMIT_PER_WORKER, RefusedPushes
 from psruntime.core.members.messages import PsStats
 
 BUCKETS = 3

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from psruntime.config import JobConfig
 from psruntime.core.clocks.pace import Pace
-from psruntime.core.clocks.report_schedule import REPORT_S
-from psruntime.core.clocks.stragglers import LEAST_BOUND, REPORTS_PER_S, SPREAD, spacing_s
+from psruntime.core.clocks.report_schedule import LEAST_BOUND, REPORT_S, REPORTS_PER_S, SPREAD, spacing_s
 from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Role
 

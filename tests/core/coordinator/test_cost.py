@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.clocks.clock_messages import ClockReport
+from psruntime.core.clocks.clocks import ClockReport
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Join, Prepared, PsBeat, WorkerBeat

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from psruntime.core.clocks.clock_messages import ClockReport
+from psruntime.core.clocks.clocks import ClockReport
 from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import Phase

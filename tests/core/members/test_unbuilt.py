@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from psruntime.core.members.beats import WorkerBeats
+from psruntime.core.members.beats import Unbuilt, WorkerBeats
 from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Membership, Role
 from psruntime.core.members.messages import GraphsBuilt, WorkerBeat
-from psruntime.core.members.unbuilt import Unbuilt
 
 PUSHES, BOTH = GraphsBuilt(pushes=True), GraphsBuilt(rounds=True, pushes=True)
 

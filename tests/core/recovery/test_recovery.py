@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from psruntime.core.accounting.ledger import (
+from psruntime.core.accounting.accounts import (
     APPLIED,
     EMPTY,
     LEDGER_SIZE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psruntime.core.recovery.replicas import Note, Notes, newest_source, next_buffer
+from psruntime.core.recovery.recovery import Note, Notes, newest_source, next_buffer
 
 NONE, OLD, NEW, TORN = Note(), Note(11, 20), Note(22, 40), Note(33, 40)
 

@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psruntime.core.rounds.division import divided
+from psruntime.core.rounds.shares import divided
 
 Problem = tuple[int, list[int], list[int]]
 

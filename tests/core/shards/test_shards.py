@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from psruntime.core.shards import shards as module
-from psruntime.core.shards.order import number_at
-from psruntime.core.shards.places import Places
 from psruntime.core.shards.shard_messages import Position, Shard, ShardBatch, Sharding, ShardNews
-from psruntime.core.shards.shards import Shards
+from psruntime.core.shards.shards import Places, Shards, number_at
 from psruntime.errors import UsageError
 from tests.support.selection import examples
 from tests.support.transitions import check_transitions

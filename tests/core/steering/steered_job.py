@@ -29,8 +29,7 @@ from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Pushed, Report
 from psruntime.core.steering.barrier import BarrierState
-from psruntime.core.steering.commands import Command, Kind, Reply
-from psruntime.core.steering.overrides import UNCHANGED, Overrides
+from psruntime.core.steering.commands import UNCHANGED, Command, Kind, Overrides, Reply
 from psruntime.errors import PsRuntimeError, ReplacedError
 
 MODEL = (VariableSpec("kernel", (4,), "float32"),)

@@ -8,7 +8,7 @@ import pytest
 
 from psruntime.core.steering import barrier as module
 from psruntime.core.steering.barrier import Barrier, BarrierState, Decision, Look
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Overrides
 from tests.support.transitions import check_transitions
 
 START = Overrides(bound=4)

@@ -11,8 +11,7 @@ from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.shards.shard_messages import START
-from psruntime.core.steering.commands import Command, Kind, Outcome
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Command, Kind, Outcome, Overrides
 from psruntime.errors import JobDoneError, UnreachableError, UsageError
 from tests.core.steering.steered_job import SteeredJob
 from tests.support.selection import long_but

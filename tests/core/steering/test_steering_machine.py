@@ -28,8 +28,7 @@ from psruntime.core.coordinator import steered
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.barrier import BarrierState
-from psruntime.core.steering.commands import ADAPTIVE_BOUND, Kind, Outcome
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import ADAPTIVE_BOUND, Kind, Outcome, Overrides
 from psruntime.errors import JobOverError, UnreachableError, UsageError
 from tests.core.steering.steered_job import SteeredJob
 from tests.support.selection import examples, plays_all

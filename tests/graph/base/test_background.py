@@ -11,9 +11,9 @@ import pytest
 from psruntime.config.values import Metric
 from psruntime.graph.base import background
 from psruntime.graph.base.background import await_end
-from psruntime.graph.checkpoint.best import BestCheckpoint
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.checkpoint.folder import CheckpointFolder
+from psruntime.graph.checkpoint.measured import BestCheckpoint
 from psruntime.graph.hooks import checkpoint_hook
 from psruntime.graph.hooks.checkpoint_hook import CheckpointHook
 from tests.graph.checkpoint.test_folder import write

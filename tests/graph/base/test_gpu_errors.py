@@ -8,9 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import EXIT_RESTART, DeviceError
-from psruntime.graph.base.errors import first_line
-from psruntime.graph.base.failed_operation import users_errors
-from psruntime.graph.base.gpu_errors import device_error
+from psruntime.graph.base.errors import device_error, first_line, users_errors
 from psruntime.process.gpus import Gpu
 
 HINT = (

@@ -15,8 +15,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config.values import Metric
 from psruntime.errors import UsageError
-from psruntime.graph.checkpoint.best import BestCheckpoint
 from psruntime.graph.checkpoint.folder import CheckpointFolder
+from psruntime.graph.checkpoint.measured import BestCheckpoint
 from psruntime.graph.model.evaluate import CheckpointEvaluation
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.checkpoint.test_folder import text_of, write

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psruntime.core.accounting.ledger import APPLIED, EMPTY, PENDING, RECEIVED, ROLLED_BACK, brought_back, is_balanced
+from psruntime.core.accounting.accounts import APPLIED, EMPTY, PENDING, RECEIVED, ROLLED_BACK, brought_back, is_balanced
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, RESTORE_LEAP
 from tests.graph.loop.test_training_loop import Overlapping

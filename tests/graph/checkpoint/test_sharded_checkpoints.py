@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED
+from psruntime.core.accounting.accounts import APPLIED
 from psruntime.errors import CheckpointError
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.session.session import ViewSession

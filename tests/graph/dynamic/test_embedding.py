@@ -11,8 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 import psruntime
 from psruntime.errors import UsageError
-from psruntime.graph.dynamic.hashing import hashed, sets_of
-from psruntime.graph.dynamic.initial_rows import initial_rows
+from psruntime.graph.dynamic.initial_rows import hashed, initial_rows, sets_of
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import record_specs
 from psruntime.model import Context, Model, ModelSpec

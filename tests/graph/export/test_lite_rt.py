@@ -15,9 +15,9 @@ from ai_edge_litert.interpreter import Interpreter
 from psruntime.commands import export
 from psruntime.errors import UsageError
 from psruntime.examples import digits
-from psruntime.graph.export.compact import compact
-from psruntime.graph.export.pruning import without_smallest
 from psruntime.graph.export.runtimes import LiteRtRuntime
+from psruntime.graph.export.saved_model import without_smallest
+from psruntime.graph.export.tflite import compact
 from tests.graph.export.small_served import SMALL, SPARSE, exported, lite_rt
 from tests.support.selection import long_after, long_but
 from tests.support.served import MODEL, Served

@@ -13,7 +13,7 @@ from psruntime.graph.hooks import trace_hook
 from psruntime.model import ModelSpec
 from psruntime.observe.meter import PHASES
 from psruntime.tracing.chrome import Trace, read_trace
-from psruntime.tracing.spans import APPLY, MUTEX, PHASE, STEP
+from psruntime.tracing.parts import APPLY, MUTEX, PHASE, STEP
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of

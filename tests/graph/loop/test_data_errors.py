@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, RECEIVED
+from psruntime.core.accounting.accounts import APPLIED, RECEIVED
 from psruntime.errors import PassingError, UsageError, UserCodeError
 from psruntime.graph.input.data_errors import LIMIT, DataErrors
 from psruntime.model import Context, Model, ModelSpec

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import ReplacedError, StopRequested, UserCodeError
-from psruntime.graph.loop.final_evaluation import FinalEvaluation
+from psruntime.graph.loop.training_loop import FinalEvaluation
 from psruntime.graph.model.model_metrics import Measuring
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psruntime.core.accounting.ledger import RECEIVED
+from psruntime.core.accounting.accounts import RECEIVED
 from tests.graph.loop.test_training_loop import SGD, next_view, totals
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, linear_model, train

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import is_balanced
+from psruntime.core.accounting.accounts import is_balanced
 from psruntime.core.rounds.round_messages import Pushed
 from psruntime.errors import JobFailedError, UsageError
 from psruntime.graph.loop.alone_control import AloneControl

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import STALE
+from psruntime.core.accounting.accounts import STALE
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.rounds.round_messages import Action, ActionKind, Starved
 from psruntime.core.shards.shard_messages import Position, Sharding

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, RECEIVED, REPEATED
+from psruntime.core.accounting.accounts import APPLIED, RECEIVED, REPEATED
 from psruntime.core.members.messages import Assignment, Ending
 from psruntime.errors import StopRequested
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
-from psruntime.graph.session.session import callable_of
-from psruntime.graph.session.view_hook import ViewHook
+from psruntime.graph.session.session import ViewHook, callable_of
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, linear_model, train, with_spec
 from tests.support.selection import long_but

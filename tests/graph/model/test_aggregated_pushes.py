@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, FENCED, NOT_FINITE, PENDING, REPEATED
+from psruntime.core.accounting.accounts import APPLIED, FENCED, NOT_FINITE, PENDING, REPEATED
 from psruntime.model import ModelSpec
 from tests.graph.model.aggregated_models import SUM, Batches, check, every_kind, own, spec_of
 from tests.support.local_cluster import INCARNATION, LocalCluster, graph_of, train

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import NOT_FINITE
+from psruntime.core.accounting.accounts import NOT_FINITE
 from psruntime.core.plan.plan_report import report
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.update.optimizers import rules_of

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.checkpoint.best import require_metric
+from psruntime.graph.checkpoint.measured import require_metric
 from psruntime.graph.model.model_metrics import Measuring, ModelMetrics, logged
 from psruntime.model import ModelSpec
 

@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.graph.model.evaluate import PulledEvaluation
-from psruntime.graph.ops.worker_variables import LASTING
-from psruntime.graph.step.plan_log import log_plan
+from psruntime.graph.ops.variables import LASTING
+from psruntime.graph.step.setup import log_plan
 from psruntime.model import Context, ModelSpec
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, train
 from tests.support.small_models import get, linear, model_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, LEDGER_SIZE, STALE
+from psruntime.core.accounting.accounts import APPLIED, LEDGER_SIZE, STALE
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.input.input_stream import InputStream

@@ -9,12 +9,11 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket, Piece
-from psruntime.graph.base.devices import ps_device
-from psruntime.graph.model.bucket_pulls import pulled_changes
+from psruntime.graph.base.server import ps_device
+from psruntime.graph.model.variable_reads import pulled_changes
 from psruntime.graph.push.change_log import APART, ChangeLog
 from psruntime.graph.store.bucket_store import BucketStore
-from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.wire import FULL
+from psruntime.graph.store.gradient import FULL, BucketGradient
 from tests.support.local_cluster import LocalCluster
 
 SIZE = 64

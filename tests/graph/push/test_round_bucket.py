@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, FENCED, NOT_FINITE, PENDING, RECEIVED, REPEATED, VOID
+from psruntime.core.accounting.accounts import APPLIED, FENCED, NOT_FINITE, PENDING, RECEIVED, REPEATED, VOID
 from psruntime.core.rounds.contribution import torn
 from psruntime.core.rounds.round_messages import Complete
 from tests.support.local_cluster import LocalCluster

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.push.guard import times
-from psruntime.graph.push.row_sum import RowSum
+from psruntime.graph.push.round_sum import RowSum
 from psruntime.graph.store.bucket_store import ps_variable
 from psruntime.graph.store.gradient import BucketGradient
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, DOWN_WEIGHTED, RECEIVED, ROLLED_BACK, is_balanced
+from psruntime.core.accounting.accounts import APPLIED, DOWN_WEIGHTED, RECEIVED, ROLLED_BACK, is_balanced
 from psruntime.core.accounting.saved_state import SUFFIX
 from tests.support.by_hand import ByHand
 from tests.support.local_cluster import LocalCluster, Run, linear_model, train

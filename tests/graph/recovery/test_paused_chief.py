@@ -20,7 +20,7 @@ from psruntime.errors import ReplacedError
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import record_specs
-from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.step.build import build_training

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, RECEIVED, ROLLED_BACK, VOID, is_balanced
+from psruntime.core.accounting.accounts import APPLIED, RECEIVED, ROLLED_BACK, VOID, is_balanced
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, RESTORE_LEAP
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, RECEIVED, ROLLED_BACK, is_balanced
+from psruntime.core.accounting.accounts import APPLIED, RECEIVED, ROLLED_BACK, is_balanced
 from psruntime.core.members.messages import Assignment
 from psruntime.graph.recovery.replicas import Replicas
 from tests.graph.recovery.test_lost_work import Refused, after

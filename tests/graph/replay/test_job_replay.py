@@ -14,8 +14,7 @@ from psruntime import ModelSpec
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.replay.job_replay import JobReplay
-from psruntime.graph.replay.logged_batches import LoggedBatches
+from psruntime.graph.replay.job_replay import JobReplay, LoggedBatches
 from psruntime.graph.replay.rounds import RoundReplay
 from psruntime.model import Context, Model
 from tests.graph.replay.test_rounds import write

@@ -17,7 +17,7 @@ from psruntime.graph.loop.round_loop import RoundLoop
 from psruntime.graph.loop.round_runs import RoundRuns
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.replay.rounds import ReplayedPart
-from psruntime.graph.session.view_hook import ViewHook
+from psruntime.graph.session.session import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, RECEIVED
+from psruntime.core.accounting.accounts import APPLIED, NOT_FINITE, RECEIVED
 from psruntime.errors import JobFailedError
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train

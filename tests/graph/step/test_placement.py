@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.minibatches import Towers
 from psruntime.graph.model.pulled_model import record_specs
-from psruntime.graph.model.towers import Towers
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.model import Context
@@ -73,7 +73,7 @@ def test_a_step_has_its_marks_with_deterministic_operations(
     deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With TF_DETERMINISTIC_OPS TensorFlow runs no Timestamp."""
-    monkeypatch.setattr("psruntime.graph.step.step_marks.is_deterministic", lambda: deterministic)
+    monkeypatch.setattr("psruntime.graph.step.train_graph.is_deterministic", lambda: deterministic)
     model = linear_model(tf1.train.AdamOptimizer)
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
     plan = make_plan(record_specs(model, inputs, "train"), 1, *JobConfig().plan_sizes)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime import optimizers
-from psruntime.graph.step.plan_log import log_plan
+from psruntime.graph.step.setup import log_plan
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.embedding_model import ROWS, WIDTH, embedding_model
 from tests.support.local_cluster import LocalCluster, train

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import (
+from psruntime.core.accounting.accounts import (
     APPLIED,
     CAUSES,
     FENCED,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import (
+from psruntime.core.accounting.accounts import (
     APPLIED,
     FENCED,
     NOT_FINITE,
@@ -22,8 +22,8 @@ from psruntime.core.accounting.ledger import (
     is_balanced,
 )
 from psruntime.errors import UsageError
-from psruntime.graph.ops.worker_variables import LASTING
-from psruntime.graph.step.top_k import SAMPLED, largest
+from psruntime.graph.ops.variables import LASTING
+from psruntime.graph.step.pushed_gradient import SAMPLED, largest
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, graph_of, train

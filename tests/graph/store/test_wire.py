@@ -11,10 +11,9 @@ import tensorflow.compat.v1 as tf1
 
 from benchmarks.receives import received
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.ops.worker_variables import LASTING
-from psruntime.graph.step.error_feedback import packed_gradient
-from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.wire import Wire
+from psruntime.graph.ops.variables import LASTING
+from psruntime.graph.step.pushed_gradient import packed_gradient
+from psruntime.graph.store.gradient import BucketGradient, Wire
 from psruntime.model import Context, Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.embedding_model import embedding_model

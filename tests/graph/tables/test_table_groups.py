@@ -18,7 +18,7 @@ from psruntime.errors import UserCodeError
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.pulled_model import record_specs
-from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.model.test_tables import saved_and_moved
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.ops.ancestors import ancestors
-from psruntime.graph.tables.segment_gradients import take_products
+from psruntime.graph.ops.subgraphs import ancestors
+from psruntime.graph.tables.group_lookups import take_products
 from psruntime.model import Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow
 from tests.graph.tables.test_table_groups import BATCH, IDS, input_fn, table

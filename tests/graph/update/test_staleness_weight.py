@@ -16,15 +16,14 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config.values import StalenessLr
-from psruntime.core.accounting.ledger import APPLIED, DOWN_WEIGHTED, RECEIVED, STALE, is_balanced
+from psruntime.core.accounting.accounts import APPLIED, DOWN_WEIGHTED, RECEIVED, STALE, is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.push.guard import guarded_update
 from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.update.apply import bucket_update
+from psruntime.graph.update.apply import StalenessWeight, bucket_update
 from psruntime.graph.update.optimizers import BucketOptimizer, Rule
-from psruntime.graph.update.staleness_weight import StalenessWeight
 from tests.optimizers import reference
 from tests.optimizers.test_formulas import CASES
 from tests.support.by_hand import ByHand

@@ -84,7 +84,7 @@ def test_a_secret_that_is_open_to_others(authority, tmp_path, setting, mode):
 READ_ONLY = 'mount --bind "$0" "$1" && mount -o remount,ro,bind "$1" && exec "$2" -c "$3" "$1/token"'
 READ = """
 import sys
-from psruntime.rpc.security.secret_files import read_secret_file
+from psruntime.rpc.security.job_token import read_secret_file
 print(read_secret_file("--token-file", sys.argv[1]).decode())
 """
 

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.clocks.clock_messages import ClockReport
+from psruntime.core.clocks.clocks import ClockReport
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, Prepared, PsBeat, WorkerBeat

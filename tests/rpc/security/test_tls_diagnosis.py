@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from psruntime.rpc.security.credentials import Security
-from psruntime.rpc.security.tls_diagnosis import why_refused
+from psruntime.rpc.security.tls import why_refused
 from tests.support.certificates import loaded, trusting
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from psruntime.core.members.view import Phase
-from psruntime.rpc.server.clock_polls import ClockPolls
+from psruntime.rpc.server.polls import ClockPolls
 
 NOW = (1, Phase.TRAINING)
 

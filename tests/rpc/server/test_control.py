@@ -16,8 +16,7 @@ from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import Phase
-from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Command, Kind, Outcome, Overrides, Reply
 from psruntime.errors import UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.server.servicer import caller_of

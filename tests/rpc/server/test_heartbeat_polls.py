@@ -10,7 +10,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions
 from psruntime.core.members.view import Phase, View
 from psruntime.errors import ReplacedError
-from psruntime.rpc.server.heartbeat_polls import AT_ONCE, BEATS_PER_S, HeartbeatPolls
+from psruntime.rpc.server.polls import AT_ONCE, BEATS_PER_S, HeartbeatPolls
 
 ME = (Role.WORKER, 0, 7)
 

@@ -12,8 +12,8 @@ from psruntime.core.members.messages import LeaveKind
 from psruntime.core.members.view import Phase
 from psruntime.errors import UnreachableError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.server.polls import AGAIN_S, MOST, Watchers
 from psruntime.rpc.server.rpc_server import RpcServer
-from psruntime.rpc.server.watchers import AGAIN_S, MOST, Watchers
 from tests.rpc.conftest import PAIR, Stage
 
 

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from psruntime.config import JobConfig
-from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
+from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
 from psruntime.core.coordinator.coordinator import Coordinator, Effects
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat

@@ -15,7 +15,7 @@ from psruntime.config import JobConfig
 from psruntime.config.job_settings import BATCH_POLICIES, ON_NAN, PLANS, SUMMARY_WORKERS
 from psruntime.config.schedule import MODES
 from psruntime.core import fields
-from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
+from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
 from psruntime.core.members.membership import Member, Role, tag_of
 from psruntime.core.members.messages import (
     NOT_JOINED,
@@ -41,8 +41,7 @@ from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import AGGREGATIONS, DTYPE_BYTES, TRAINED_DTYPES, DynamicRows, VariableSpec
 from psruntime.core.plan.identity import ModelIdentity
-from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Command, Kind, Outcome, Overrides, Reply, SteeringStatus
 from psruntime.errors import UsageError
 from psruntime.rpc.wire.codec import duration, from_wire, seconds, to_wire
 from psruntime.rpc.wire.messages import (

@@ -10,7 +10,7 @@ import pytest
 from psruntime.core.members.messages import WorkerStats
 from psruntime.core.members.view import Phase
 from psruntime.core.rounds.round_messages import Action, ActionKind
-from psruntime.core.steering.overrides import Overrides
+from psruntime.core.steering.commands import Overrides
 from psruntime.errors import StopRequested, UnreachableError
 from psruntime.rpc.worker.worker_facts import WorkerFacts
 from tests.rpc.worker.test_worker_control import ASSIGNMENT, OTHER, ScriptedMembership, Stage, answer

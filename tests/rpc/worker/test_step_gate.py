@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.clocks import stragglers
-from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
+from psruntime.core.clocks import report_schedule
+from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
 from psruntime.core.clocks.report_schedule import REPORT_S
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Assignment, LeaveKind, Prepared, PsBeat, WorkerBeat, WorkerStats
@@ -211,7 +211,7 @@ def test_far_from_its_bound_a_worker_makes_1000_steps_on_what_it_knows(stage):
 
 
 def test_at_its_bound_a_worker_does_not_wait_for_what_the_others_have_put_off(stage, pool, monkeypatch):
-    monkeypatch.setattr(stragglers, "REPORTS_PER_S", 0.001)  # three workers shall leave an hour between two reports
+    monkeypatch.setattr(report_schedule, "REPORTS_PER_S", 0.001)  # three workers leave an hour between reports
     job = Job(stage, replace(JOB, bound=8))
     workers = fast, slow, other = job.workers(0, 1, 2)
     poll_until(lambda: all(worker.gate._every_s > 60 for worker in workers), 30, "all know it")

@@ -6,7 +6,7 @@ import time
 
 from psruntime.core.members.messages import Assignment
 from psruntime.core.members.view import Phase
-from psruntime.rpc.worker.step_timer import StepTimer
+from psruntime.rpc.worker.step_gate import StepTimer
 from tests.rpc.worker.test_worker_control import ASSIGNMENT, Stage, answer
 
 

@@ -1,4 +1,18 @@
-"""Of a dense gradient a worker sends the largest entries, and keeps the others, which are added to the next one.
+"""The gradient as it is pushed: divided for the mean, its largest entries, rounded for the wire.
+
+The mean divisor: each member of a round divides its gradient by the number of members, so that the sum is the mean.
+
+Without it the mean would cost a pass over each gradient, to weigh it by its examples, and one over the sum, to divide
+that by all examples.  A number at the loss costs nothing.  The divisor is the number of members of the round before, or
+1 if that is not known.  Where batches do not weigh the same, or members came or went, the gradient scale that travels
+with a gradient (step_messages.py) says what it counts.
+
+Gradients as they are pushed: rounded for the wire, with or without the remainder of the rounding before.
+
+With that error feedback small gradients add up instead of being lost (Seide et al., 1-bit stochastic gradient descent,
+Interspeech 2014; Karimireddy et al., Error feedback fixes SignSGD, ICML 2019).
+
+Of a dense gradient a worker sends the largest entries, and keeps the others, which are added to the next one.
 
 What is sent is a gradient that names its rows, each of one entry, so guard, round and optimizer take it like that of a
 table.  What is kept is the "local gradient accumulation" of Lin et al., Deep gradient compression, ICLR 2018; where the
@@ -12,12 +26,63 @@ from math import ceil
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.server import worker_cpu, worker_device
 from psruntime.graph.base.types import Tensor
-from psruntime.graph.ops.worker_variables import worker_variable
-from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.wire import Wire, unpacked
+from psruntime.graph.ops.variables import worker_variable
+from psruntime.graph.store.gradient import BucketGradient, Wire, unpacked
 from psruntime.graph.update.momentum import Momentum
+
+HALF = (tf1.float16.as_datatype_enum, tf1.bfloat16.as_datatype_enum)
+
+
+def make_divisor(index: int) -> Tensor:
+    """The number by which worker `index` divides its gradient, float64 []; to be fed, 1 if it is not.
+
+    None if the current graph, which has the model, has half precision: a large divisor would make zeros of the small
+    numbers of float16, and a third is not exact in bfloat16.
+    """
+    if _has_half():
+        return None
+    with tf1.device(worker_cpu(index)):
+        return tf1.placeholder_with_default(tf1.constant(1.0, tf1.float64), [], name="mean_divisor")
+
+
+def gradient_scale(examples: Tensor, divisor: Tensor) -> Tensor:
+    """Multiply a gradient by this to get the sum over its examples, float64 []; 0 if they weigh nothing.
+
+    divisor: what the gradient was divided by, float64 []; None: nothing.
+    """
+    weight = tf1.where(examples > 0, examples, tf1.zeros_like(examples))
+    return weight if divisor is None else weight * divisor
+
+
+def _has_half() -> bool:
+    definition = tf1.get_default_graph().as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    types = {t for node in nodes for value in node.attr.values() for t in (value.type, *value.list.type)}
+    return not types.isdisjoint(HALF)
+
+
+def packed_gradient(wire: Wire, name: str, gradient: BucketGradient, finite: Tensor, index: int) -> BucketGradient:
+    """The gradient of bucket `name` as worker `index` pushes it.
+
+    finite: bool [], whether it counts; if not, what is left stays.  What a push had in it that a ps
+    refuses for another cause is dropped with it.
+
+    There is no feedback for rows of a table: what is left of them would be as large as the table.
+    """
+    with tf1.device(worker_device(index)):
+        values = gradient.values
+        if not wire.feedback or gradient.indices is not None or not wire.rounds(values):
+            return gradient.with_values(wire.saturated(values))
+        residue = worker_variable(f"residue/{name}", values.shape, values.dtype, lasting=True)
+        before = residue.read_value()
+        total = tf1.where(finite, values + before, tf1.zeros_like(values))
+        sent = wire.saturated(total)
+        left = tf1.where(finite, total - tf1.cast(sent, values.dtype), before)
+        with tf1.control_dependencies([residue.assign(left, read_value=False)]):
+            return gradient.with_values(tf1.identity(sent))
+
 
 SAMPLED = 1 << 14  # entries, about, of which the threshold is taken
 MORE_FOUND = 1.5  # times as many as are sent shall reach it: of 164 of the sample, 1 in 100, one in twelve is luck

@@ -1,19 +1,129 @@
-"""Long polls of heartbeats: each waits until its member's instructions change.
+"""Calls that wait for an answer: heartbeats, clocks, changes; and those who watch the job.
+
+Long polls that all ask again when something has changed.
+
+Belongs to one event loop and is used in its thread only.
+
+Long polls of clock reports: each waits until the floor is where its worker needs it.
+
+Belongs to one event loop and is used in its thread only.
+
+Long polls of heartbeats: each waits until its member's instructions change.
 
 Belongs to one event loop and is used in its thread only.
 
 While somebody asks for the status, they wait less long, so that members say every second what they measure.
+
+Who watches a job, by asking for its status again and again: each is to hear that it is over, and how it ended.
+
+Belongs to one event loop and is used in its thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer
+from psruntime.core.members.view import Phase
+
+T = TypeVar("T")
+
+
+class ChangePolls:
+    """All of them ask again when what `update` is given is another than before: turns, as a rule once a round."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self._revision: object = 0
+        self._closed = False
+
+    async def news(self, ask: Callable[[], T], is_news: Callable[[T], bool], max_wait_s: float) -> T:
+        """The answer, as soon as it is worth one, at the latest after `max_wait_s`."""
+        until_s = time.monotonic() + max_wait_s
+        while True:
+            changed, answer = self._changed, ask()
+            left_s = until_s - time.monotonic()
+            if is_news(answer) or left_s <= 0 or self._closed:
+                return answer
+            try:
+                await asyncio.wait_for(changed.wait(), left_s)
+            except (TimeoutError, asyncio.TimeoutError):
+                continue
+
+    def update(self, revision: object) -> None:
+        """Wakes all polls if the revision has changed."""
+        if revision != self._revision:
+            self._revision = revision
+            self._wake()
+
+    def close(self) -> None:
+        """Answers all polls as things stand; later ones return at once."""
+        self._closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+Era = tuple[int, Phase]  # number of the view, and what the job does
+
+
+class ClockPolls:
+    """The polls by the floor that they want, so that a rise of the floor only touches those that it reaches."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # wanted floor -> its polls; no empty sets
+        self._floor = 0
+        self._era: Era | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return sum(len(polls) for polls in self._waiting.values())
+
+    async def reached(self, wanted_floor: int, max_wait_s: float) -> None:
+        """Waits for the floor, for another view or phase, or for `max_wait_s`.  The caller asks again then."""
+        if self._closed or max_wait_s <= 0:
+            return
+        released = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(wanted_floor, set()).add(released)
+        try:
+            await asyncio.wait({released}, timeout=max_wait_s)
+        finally:
+            self._discard(wanted_floor, released)
+
+    def update(self, floor: int, era: Era) -> None:
+        """Takes where things stand, after every input of the coordinator."""
+        if era != self._era:
+            self._era, self._floor = era, floor
+            self._release(list(self._waiting))
+        elif floor != self._floor:
+            self._floor = floor
+            self._release([wanted for wanted in self._waiting if wanted <= floor])
+
+    def close(self) -> None:
+        """Ends all polls; later ones return at once."""
+        self._closed = True
+        self._release(list(self._waiting))
+
+    def _release(self, floors: list[int]) -> None:
+        for wanted in floors:
+            for released in self._waiting.pop(wanted):
+                if not released.done():
+                    released.set_result(None)
+
+    def _discard(self, wanted_floor: int, released: asyncio.Future[None]) -> None:
+        polls = self._waiting.get(wanted_floor, set())
+        polls.discard(released)
+        if not polls:
+            self._waiting.pop(wanted_floor, None)
+
 
 PAUSE_S = 0.001  # for each poll, between two checks of all; half of it goes to its answer and the next heartbeat
 MOST_S = 1.0  # of that pause
@@ -138,3 +248,28 @@ class HeartbeatPolls:
             else:
                 if answer.revision != poll.seen_revision or self._closed or anyhow:
                     poll.news.set_result(answer)
+
+
+AGAIN_S = 2.5  # after which somebody who has not asked again does not watch any more; who does asks every second
+SOON_S = 1.2  # the same, where the process was asked to stop
+MOST = 1000  # that are remembered
+
+
+class Watchers:
+    """By the address of the connection.  Times in seconds, of one clock."""
+
+    def __init__(self) -> None:
+        self._asked_s: OrderedDict[str, float] = OrderedDict()  # who asked while the job was not over; the latest last
+
+    def ask(self, peer: str, is_over: bool, now_s: float) -> None:
+        """One asks, and is told whether the job is over."""
+        self._asked_s.pop(peer, None)
+        if not is_over:
+            self._asked_s[peer] = now_s
+        if len(self._asked_s) > MOST:
+            self._asked_s.popitem(last=False)
+
+    def are_to_hear(self, now_s: float, within_s: float = AGAIN_S) -> bool:
+        """Whether somebody who asked within that time has not been told that the job is over."""
+        latest_s = next(reversed(self._asked_s.values()), None)
+        return latest_s is not None and now_s - latest_s < within_s
