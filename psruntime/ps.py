@@ -146,10 +146,7 @@ def _joined(
     context = ClientContext(client, job, process.stop, process.log)
     ps = PsMember(where, context, process, host, f"{host}:{server.port}")
     if endpoint:
-        from psruntime.metrics.families import (
-            of_job,  # and prometheus_client, for --metrics-port alone
-            of_ps,
-        )
+        from psruntime.metrics.families import of_job, of_ps  # and prometheus_client, for --metrics-port alone
 
         endpoint.add(of_ps(where.index, ps.stats))
         if where.index == 0:

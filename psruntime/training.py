@@ -161,6 +161,7 @@ class Training:
         except Exception as error:
             self._leave(*_reason_of(error))
             raise
+        self._free_folder()  # before anything that fails where ps 0 has left
         over = self._joined.instructions
         self._leave(LeaveKind.OVER, f"the job is {over.phase}")
         if over.phase is Phase.STOPPED:
@@ -197,9 +198,13 @@ class Training:
 
     def _leave(self, kind: LeaveKind, reason: str) -> None:
         """Leaves the job; one that is over needs its folder no more, which may be another's then."""
-        if kind in (LeaveKind.OVER, LeaveKind.FATAL) and self._built.owner:
-            self._built.owner.release()
+        if kind in (LeaveKind.OVER, LeaveKind.FATAL):
+            self._free_folder()
         self._membership.leave(kind, reason)  # without effect where the job has failed already
+
+    def _free_folder(self) -> None:
+        if self._built.owner:
+            self._built.owner.release()
 
     def _on_step(self, result: StepResult) -> None:
         if self._metrics:

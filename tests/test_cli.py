@@ -77,8 +77,9 @@ def test_nothing_heavy_is_imported_for_an_answer_at_once(argv: list[str]) -> Non
     assert python(code).endswith("set()\n")
 
 
-def test_a_program_of_a_job_imports_tensorflow_only_once_its_environment_is_set() -> None:
-    code = "import sys, psruntime.ps, psruntime.worker, psruntime.task; print('tensorflow' in sys.modules)"
+def test_a_command_imports_tensorflow_only_once_its_environment_is_set() -> None:
+    modules = [f"psruntime.{name}" if name in cli.PROGRAMS else f"psruntime.commands.{name}" for name in cli.COMMANDS]
+    code = f"import sys, {', '.join(modules)}; print('tensorflow' in sys.modules)"
     assert python(code) == "False\n"
 
 

@@ -17,7 +17,6 @@ import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +166,7 @@ def unlike(ours: ModelIdentity, path: str) -> str:
     theirs = identity_of_checkpoint(path)
     if theirs is None:
         return ""
-    comparable = tuple(fact for fact in ours.facts if fact[0] not in (PSRUNTIME, PROTOCOL))
-    return in_a_line(differences(replace(ours, facts=comparable), theirs, "the checkpoint"))
+    return in_a_line(differences(ours.without(PSRUNTIME, PROTOCOL), theirs, "the checkpoint"))
 
 
 _COLLECTIONS = (tf1.GraphKeys.GLOBAL_VARIABLES, tf1.GraphKeys.TRAINABLE_VARIABLES)

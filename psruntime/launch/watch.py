@@ -50,7 +50,7 @@ class Progress:
 
 START_S = 60.0  # for ps 0 to announce its coordinator, before it imports TensorFlow
 LOOK_S = 0.1  # how often the children are checked
-WHY = re.compile(r'^\S+ (ps|worker) \d+ (error|crash) |"event": "(error|crash)"|^psruntime ')  # exit codes
+WHY = re.compile(r'^\S+ (ps|worker) \d+ (error|crash) |"event": "(error|crash)"|^psruntime ')  # why a process ended
 STOPPED = re.compile(r"the job was stopped: ([^\"\n]*)")  # in the log of ps 0, and why
 NOTHING_TO_TRAIN = re.compile(r"already at global step \d+ of \d+ [^\"]*")  # in the log of ps 0
 

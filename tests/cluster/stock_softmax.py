@@ -1,6 +1,6 @@
 """Softmax regression, 784 -> 10, as scripts of TF1 train it: a graph, hooks and a loop of their own.
 
-Without --data_dir the images are made up; with it they are those of Fashion-MNIST, whose four files lie there.
+Without --data_dir the images are made up; with it they are those of Fashion-MNIST, whose four files are there.
 
     python -m psruntime.ps --index 0 --coordinator 127.0.0.1:2222
     python -m psruntime.examples.softmax --ps_hosts 127.0.0.1:2222 --worker_hosts 127.0.0.1:0,127.0.0.1:0 --task_index 0

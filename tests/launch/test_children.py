@@ -120,7 +120,7 @@ def test_nothing_is_started_again_once_the_job_is_done(children: Children) -> No
 def test_who_comes_after_the_end_is_sent_away_and_who_is_leaving_is_not(children: Children) -> None:
     first, worker = children.all
     late = children.start(ProcessSpec("worker-1", ("obedient", "worker-1", "late")))
-    poll_until(lambda: late.lines() and worker.lines(), 30, "both run")
+    poll_until(lambda: late.lines() and worker.has_joined, 30, "both run")
     end(first, 0)
     children.end_latecomers()
     poll_until(lambda: late.code == 143, 30, "the end of the latecomer")

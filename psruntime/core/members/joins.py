@@ -9,7 +9,7 @@ from psruntime.config.process import split_address
 from psruntime.core.members.membership import Membership, Role
 from psruntime.core.members.messages import Join
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.plan.identity import ModelIdentity, differences
+from psruntime.core.plan.identity import PROTOCOL, SPEAKS, ModelIdentity, differences
 from psruntime.core.plan.plan import first_difference
 from psruntime.errors import ModelDiffersError, OtherJobError, UsageError
 
@@ -75,6 +75,11 @@ def check_model(join: Join, specs: tuple[VariableSpec, ...] | None, identity: Mo
     Raises:
         ModelDiffersError: they differ; names the first difference, with both values.
     """
+    spoken = dict(join.identity.facts).get(PROTOCOL, SPEAKS)
+    if spoken != SPEAKS:
+        raise ModelDiffersError(
+            f"worker {join.index} speaks protocol {spoken}, and the coordinator {SPEAKS}: both need the same psruntime"
+        )
     what = f"worker {join.index} has another model than the job, first difference: "
     if specs is not None and (difference := first_difference(join.variables, specs)):
         raise ModelDiffersError(

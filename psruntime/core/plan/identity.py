@@ -8,7 +8,7 @@ job fixes its identity, and each checkpoint has it beside it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from psruntime.core.fields import NAME_CHARS, AtMost, Different, Line, Sent, Wor
 from psruntime.errors import some
 
 PSRUNTIME, TENSORFLOW, PROTOCOL = "psruntime", "TensorFlow", "protocol"
+SPEAKS = "psruntime.v1, 3"  # the protocol of this version; the number grows whenever its messages change
 VERSIONS = (PSRUNTIME, TENSORFLOW)  # of which major and minor have to agree
 NONE = "none"  # the value of a fact that one of two has not
 NAMED = 3  # differences in one line
@@ -35,6 +36,10 @@ class ModelIdentity:
     facts: Annotated[tuple[tuple[FactName, Words], ...], AtMost(FACTS), Different(itemgetter(0))] = ()
     file: Words = ""
     text: Annotated[str, Line(NAME_CHARS)] = ""
+
+    def without(self, *names: str) -> ModelIdentity:
+        """The identity without the facts of these names."""
+        return replace(self, facts=tuple(fact for fact in self.facts if fact[0] not in names))
 
     def data(self) -> dict[str, Any]:
         """As `of_data` takes it, of what JSON knows."""

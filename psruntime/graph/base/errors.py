@@ -49,6 +49,7 @@ OF_THE_MODEL = (
     tf1.errors.DataLossError,
 )  # fmt: skip
 NODE = re.compile(r"(?:\{\{function_node (\S+?)\}\})?\{\{node ([^}]+)\}\}")
+WITHIN = re.compile(r"^(?:\{\{function_node [^}]*\}\}\s*)+")  # before the reason
 MINIBATCH = re.compile(r"^(?:.*/)?minibatch_\d+/|_minibatch_\d+$")  # of a copied operation, of a copied function
 
 
@@ -75,7 +76,7 @@ def user_error(error: tf1.errors.OpError, graph: Graph, place: Place = Place.STE
             frames = [traceback.FrameSummary(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
             if line := users_line(frames):
                 what = f"operation {node}, made at {line}, failed: {type(error).__name__}"
-                found = fate_of(error, place, f"{what}: {first_line(error)}")
+                found = fate_of(error, place, f"{what}: {WITHIN.sub('', first_line(error))}")
                 made = "".join(traceback.format_list(frames)).rstrip()
                 found.detail = (
                     f"{error.message.strip()}\n\nThe operation was made here (most recent call last):\n{made}"

@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting import row_changes
 from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
-from psruntime.core.plan.identity import differences, in_a_line, remarks
+from psruntime.core.plan.identity import PROTOCOL, differences, in_a_line, remarks
 from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
 from psruntime.core.shards.shard_messages import Position
 from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError, some
@@ -306,7 +306,7 @@ class Checkpoints:
         """How the model differs from that of a checkpoint with these counters; empty if no difference is known."""
         if state.identity is None:
             return ""
-        both, whose = (self._identity, state.identity), "the checkpoint"
+        both, whose = (self._identity.without(PROTOCOL), state.identity.without(PROTOCOL)), "the checkpoint"
         return in_a_line(chain(differences(*both, whose), remarks(*both, whose)))
 
     def restore(

@@ -40,8 +40,8 @@ from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.base.types import Array
 from psruntime.graph.dynamic.initial_rows import noted
-from psruntime.graph.export.report import FLOAT16, INT8
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
+from psruntime.graph.export.wanted import FLOAT16, INT8
 
 ALIGNMENT = 16  # bytes, of a buffer's data: by the schema, and for kernels that read it in place
 IDENTIFIER = b"TFL3"

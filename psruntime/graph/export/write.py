@@ -21,11 +21,12 @@ from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import escaped
 from psruntime.graph.base.types import Array
 from psruntime.graph.export.held_out import HeldOut
-from psruntime.graph.export.report import INT8, Report, Row, Wanted
+from psruntime.graph.export.report import Report, Row
 from psruntime.graph.export.runtimes import LiteRtRuntime, SavedModelRuntime, Size, files_in, size_of
 from psruntime.graph.export.saved_model import Pruned, all_or_nothing, write_saved_model, writing
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
 from psruntime.graph.export.tflite import convert
+from psruntime.graph.export.wanted import INT8, Wanted
 from psruntime.model import Context, Model
 
 CALIBRATION_BATCHES = 16  # with 64 examples each a thousand: ranges of activations hardly grow after some hundreds

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, TENSORFLOW, ModelIdentity
+from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, SPEAKS, TENSORFLOW, ModelIdentity
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
 from psruntime.graph.update.optimizers import EVERY, Rule, make_optimizer, rules_of
@@ -51,7 +51,7 @@ def identity_of(
 def versions() -> list[tuple[str, str]]:
     """The versions that every process of a job has."""
     package = sys.modules[__package__.partition(".")[0]]  # rooms import nothing from above them
-    return [(PSRUNTIME, package.__version__), (TENSORFLOW, tf.__version__), (PROTOCOL, "psruntime.v1, 3")]
+    return [(PSRUNTIME, package.__version__), (TENSORFLOW, tf.__version__), (PROTOCOL, SPEAKS)]
 
 
 def _limits(spec: ModelSpec) -> list[tuple[str, float | None]]:

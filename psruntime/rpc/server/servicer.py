@@ -25,12 +25,13 @@ from psruntime.core.coordinator.status import job_status
 from psruntime.core.fields import INDEX_LIMIT, Whole
 from psruntime.core.members import messages
 from psruntime.core.members.membership import Member
-from psruntime.core.members.messages import Answer, NotYet, Prepared
+from psruntime.core.members.messages import Answer, NotYet
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import ActionKind
 from psruntime.core.rounds.sync_rounds import Record
 from psruntime.core.shards.shard_messages import ShardRequest
 from psruntime.core.steering.commands import Outcome
+from psruntime.errors import UsageError
 from psruntime.rpc.server.dead_holder_probe import Probes
 from psruntime.rpc.server.polls import AGAIN_S, FRESH_S, SOON_S, ChangePolls, ClockPolls, HeartbeatPolls, Watchers
 from psruntime.rpc.wire import statuses
@@ -205,11 +206,13 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
     @_rpc
     async def ReportPrepared(self, request: pb.ReportPreparedRequest) -> pb.ReportPreparedResponse:
         report = from_wire(ChiefReport, request)
-        chief, prepared = (report.worker_index, report.incarnation), report.prepared or Prepared(0)
+        chief, prepared = (report.worker_index, report.incarnation), report.prepared
         if report.obstacle:
             answer = self._act(
                 lambda now_s: self._coordinator.report_obstacle(*chief, report.view, report.obstacle, now_s)
             )
+        elif prepared is None:
+            raise UsageError("prepared must be given where there is no obstacle")
         else:
             answer = self._act(lambda now_s: self._coordinator.report_prepared(*chief, report.view, prepared, now_s))
         return pb.ReportPreparedResponse(answer=to_wire(answer, pb.Answer))

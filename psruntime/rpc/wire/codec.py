@@ -368,9 +368,10 @@ def _remembered(read: Read, place: Place) -> Read:
     def read_or_remember(wire: Any) -> Any:
         nonlocal latest
         text = kind(**{name: getattr(wire, name)}).SerializeToString()
-        if text != latest[0]:
-            latest = text, read(wire)
-        return latest[1]
+        kept = latest  # other threads read, too
+        if text != kept[0]:
+            kept = latest = text, read(wire)
+        return kept[1]
 
     return read_or_remember
 
