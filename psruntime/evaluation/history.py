@@ -1,7 +1,5 @@
 """The metrics of each checkpoint, as a file beside the checkpoints, and the end of a job whose metric gets no better.
 
-The metrics of each checkpoint that an evaluator has measured, as a file of JSON lines beside the checkpoints.
-
     {"global_step": 200, "time": 1764064000.1, "metrics": {"loss": 0.31, "accuracy": null}}
     {"global_step": 200, "time": 1764064000.2, "stopped_early": "loss got no better in 5 checkpoints: ..."}
 

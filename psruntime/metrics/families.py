@@ -1,7 +1,5 @@
 """Metric families by name, and those of every process, of a ps and of the job.
 
-Metric families by name, made at each reading from the current values.
-
 Names and units follow https://prometheus.io/docs/practices/naming: base units, and _total where a number only grows.
 """
 

@@ -5,8 +5,6 @@ The names under which a browser may open the dashboard, as Bokeh compares them w
 Bokeh reads an Origin without a port, that is with the default port of http or https, as `HOST:80`; it reads an IPv6
 address as it is.
 
-The dashboard's server: one history for all browsers, whose pages are updated when there is a new status.
-
 Everything here belongs to the thread of one event loop; `on_answer` and `on_failure` may be called by any other.
 """
 

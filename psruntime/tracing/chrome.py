@@ -1,7 +1,5 @@
 """A trace in the JSON format of Chrome's trace viewer, which Perfetto opens too, and the joining of its parts.
 
-A trace in the JSON format of Chrome's trace viewer, which Perfetto opens too.
-
 The format: Nat Duca and Dan Sinclair, "Trace Event Format", 2016.  A process of it is a task of the job, a thread is a
 lane: of a worker the steps and then the operations, of a ps its work for each worker.
 """

@@ -10,8 +10,6 @@ Down-weighted are those of the applied whose learning rate was lowered for their
 Law: a column is described here alone, by a member of `Column`; sums, balance, log, status and what a worker does with
 its batch follow from it.
 
-The job's accounts: what the workers say that they pushed, against what the ps say that they received.
-
 A push whose worker had no answer may have been applied on no, some or all ps.  Where a ps has received fewer pushes of
 a worker than that one has sent, the difference is unanswered there: it never arrived, or it was undone with the ps that
 had it.  The accounts are those of one coordinator; one that comes after it counts from what it hears.

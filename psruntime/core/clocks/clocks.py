@@ -5,8 +5,6 @@ The conversation about clocks in mode bounded: what a worker reports, and what t
 The time that a worker leaves between two reports is not in the answer.  The coordinator may want a report sooner while
 none is under way, so that interval is one of the member's instructions, which a heartbeat brings at once.
 
-Clocks: how many steps each worker has completed in this view, and who may start another.
-
 Pure state: the caller locks and waits; this file only decides.
 Clocks, floor and bound count training steps.
 

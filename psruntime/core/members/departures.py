@@ -1,11 +1,7 @@
 """Who is no member: gone, or expected back.
 
-Who is gone and may return, and for how long that is waited for.
-
 A lost ps has `ps_timeout_s`.  A lost worker has a lease: so long nobody concludes from those that are left that all
 have stopped.  Nor right after the start: the workers of a coordinator that died come back one by one.
-
-Who is no member any more, and why: for an operator who asks where a worker is.
 
 A member that leaves because the job is over is not kept: the phase shows that.
 """

@@ -4,8 +4,6 @@ Whether every ps sees a folder of the chief, so that each can write and read its
 
 The chief writes a file of random content; each ps reads it, and then writes a copy, which the chief reads.
 
-The folder of the checkpoints: how a new one becomes one of them.
-
 The file `checkpoint` lists them (listing.py).  A new one is written into a folder of its own,
 `.unfinished-NAME-TOKEN`, moved out of it when it is complete and on the disk, and listed last; so every listed one is
 whole, at any moment.  The leftovers of a process that was killed are removed when the next one is started.

@@ -1,7 +1,5 @@
 """Which checkpoints a folder has, and which of them are new to a process.
 
-Which checkpoints a folder has: those in its file `checkpoint`, as stock TensorFlow writes it.
-
 Beside one of them, NAME, may be a delta, NAME.delta-STEP: a checkpoint of a later step without the rows of tables that
 were not touched since NAME.  It needs NAME alone, and no other delta.  It is complete if it has an index, and is in no
 list: a reader of whole checkpoints, as stock TensorFlow is, finds the others.

@@ -6,8 +6,6 @@ A quantized model has a zero point (int64) and a scale for every channel of ever
 its zero points are 0: TensorFlow's converter writes them again and again.  A flatbuffer may have one vector and many
 references to it.  Names and the converter's notes are left out; those of the signature stay, by which it is called.
 
-Converts a SavedModel to a LiteRT model (TensorFlow Lite's format), by TensorFlow's own converter.
-
 quantize "float16": weights are stored as float16, and computed with as float32.
 
 quantize "int8": full-integer quantization after training (Jacob et al. 2018, "Quantization and Training of Neural

@@ -1,7 +1,5 @@
 """The examples of an input: batches drawn ahead, joined and cut so that a step takes any number of examples.
 
-The examples of an input one after the other: joins its batches and cuts them, so that a step has any number.
-
 An input_fn makes batches of one size; tf.data reads that size once, when the iterator is initialised.
 """
 

@@ -1,7 +1,5 @@
 """Steps that a worker takes by itself, and its part in local rounds, which contributes what these have changed.
 
-Steps that a worker takes by itself: on ps of its own, which begin with what the ps of the job hold.
-
 They are steps of mode async, with the job's own plan, guard and optimizers; nobody else pushes to these ps.  What has
 changed in the end, what the variables were less what they are, is kept like a gradient, for the round of mode sync in
 which all workers put their changes together.  What optimizers keep beside the variables is not put together: that on

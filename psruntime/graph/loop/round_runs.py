@@ -1,8 +1,5 @@
 """The batches of a worker in mode sync, and the runs of a round that need none.
 
-The batches of a worker in mode sync: numbered, of its input's own size or of as many examples as its share of the
-round, and drawn before a round asks for one where that cannot wait.
-
 With data shards there may be none: others hold the rest of the epoch.  A round must not wait for that, because those
 others may wait for the round.  So a worker without a batch says so instead, and takes no part in rounds until it has
 one.

@@ -1,7 +1,5 @@
 """The training loop of a worker: steps, the end of the job, and the evaluation at the end.
 
-The training loop of a worker: steps while the job trains, stops when it drains, closes the job as the chief.
-
 It puts the parts together, in the order in which one needs the other: sessions, hooks, the steps of the mode.
 """
 

@@ -4,8 +4,6 @@ Towers: the copies of a model that a worker has on several devices, each for a m
 
 They read the same pulled values.  A worker without --devices has one, and TensorFlow chooses its device.
 
-Several mini-batches in one step: computes their gradients and pushes their mean.
-
 It is the gradient of the mean over all their examples, as of one large batch, and a layer that looks at the whole batch
 (batch normalisation) sees mini-batches.  All read the same pulled values; rows of a table are looked up for each.
 

@@ -1,7 +1,5 @@
 """How the model reads a variable whose master is on a ps, and the pull of the buckets that a worker reads whole.
 
-How the model reads a variable whose master is on a ps.
-
 A PulledRead has the whole value, pulled before the step and cut out of the buckets.  The reads of tables, which stay on
 the ps, are in graph/tables.
 """

@@ -1,7 +1,5 @@
 """The state of a ps as the ps itself reads it, and the ps of a worker that trains alone.
 
-The state of a ps as the ps itself reads it: a session on its own server writes the fence and reads the ledgers.
-
 So status, metrics and fencing need no worker.
 """
 

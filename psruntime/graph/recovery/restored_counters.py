@@ -1,7 +1,5 @@
 """The counters of the buckets in a recovery, and whether the coordinator knows of it.
 
-The counters of the buckets in a recovery: restored on a fresh ps, and rolled back on a live one.
-
 A restored version leaps, which makes every push from before stale.  Updates that are undone move from applied to
 rolled back.
 

@@ -1,7 +1,5 @@
 """Sessions on a view: our SessionCreator inside MonitoredSession, and the hook that ends one whose view was replaced.
 
-Sessions on a view: our SessionCreator inside MonitoredSession.
-
 It opens a session only while the coordinator's last answer has a prepared view that admits this worker, so no process
 polls for 30 s and a replaced one does not take its successor's place.  It uses the session only if every ps confirms
 that, since the answer may be older than the loss of a ps.

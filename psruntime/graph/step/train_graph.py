@@ -5,8 +5,6 @@ Marks within a step: when its variables are on the worker, and when its gradient
 A mark reads the clock once others have run, and nothing waits for it.  So pulls and computation overlap as before: what
 is computed before the last variable is there counts as part of the pull.
 
-The training graph of a worker, as handles: what a step fetches and is fed, and what is on each ps.
-
 Built once (build.py); the sessions on it come and go with the views.
 
 Runs that make a session ready for steps: they fail before they have done anything.

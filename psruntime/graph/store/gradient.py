@@ -5,8 +5,6 @@ of a dense gradient the largest.
 
 Masters, slots and sums stay in float32; pulled parameters and pushed gradients are rounded to nearest, once.
 
-The gradient of a bucket: as a worker pushes it and a ps applies it, and as it is kept in variables.
-
 The gradient of a flat bucket is dense.  That of a table is sparse: its rows are unique, and a row that a batch looked
 up several times has the sum.  If the model uses the whole table as well, it is dense.
 """

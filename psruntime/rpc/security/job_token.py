@@ -1,7 +1,5 @@
 """The job's token, and how files with secrets are read.
 
-The job's token: a secret that every call of the coordinator has to carry, in the metadata.
-
 It tells the members of one job from everybody else; who they are is for TLS to say, and without TLS whoever can
 listen to the network can read it.
 """
