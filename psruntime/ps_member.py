@@ -96,7 +96,7 @@ class PsMember:
         scale = instructions.settings.learning_rate_scale
         fence = (answer.incarnation, instructions.fence_revision, instructions.max_staleness, scale)
         if fence != self._written:
-            self._state.write_fence(dict(instructions.admitted), instructions.max_staleness, scale)
+            self._state.write_admitted(dict(instructions.admitted), instructions.max_staleness, scale)
             self._fence_revision, self._written = instructions.fence_revision, fence
             self._cleanup.update([worker for worker, _ in instructions.admitted], time.monotonic())
         if not instructions.phase.over:  # what was counted last stays what this ps says

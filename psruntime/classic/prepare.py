@@ -36,7 +36,7 @@ from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.recovery.ps_values import PreparedFlags
 from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.store.bucket_store import PsControl
-from psruntime.graph.store.write_fence import FencedSession, WriteFence
+from psruntime.graph.store.chief_fence import ChiefFence, FencedSession
 from psruntime.usercode import blame
 
 _WRITES = ("Assign", "AssignVariableOp")  # what Savers and initialisers write by
@@ -71,7 +71,7 @@ class ScaffoldPreparation:
         with tf1.device(worker_device(index)):
             controls = [PsControl(ps, job.max_workers) for ps in range(job.ps)]
             held = [variables_of(ps) for ps in range(job.ps)]
-            self._fence = WriteFence(controls, index, unnamed=True)
+            self._fence = ChiefFence(controls, index, unnamed=True)
             self._flags = PreparedFlags(controls, marker_of(job.ps), held, self._fence)
 
     def guard_writes(self) -> None:

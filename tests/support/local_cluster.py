@@ -193,13 +193,13 @@ class LocalCluster:
 
     def fence(self, admitted: dict[int, int]) -> None:
         for state in self.states:
-            state.write_fence(admitted, self.max_staleness)
+            state.write_admitted(admitted, self.max_staleness)
 
     def forget(self, ps: int) -> None:
         """The ps comes back empty."""
         tf1.Session.reset(self.ps[ps][0].target)
         self.states[ps] = PsState(self.ps[ps][0].target, ps, self.max_workers)
-        self.states[ps].write_fence({0: INCARNATION}, None)
+        self.states[ps].write_admitted({0: INCARNATION}, None)
 
     def session(self, graph: Any) -> Any:
         return open_session(self.server, graph, self.view)

@@ -97,7 +97,7 @@ class Position:
     """How far a job is with its input, for a checkpoint.
 
     epoch: the present one, from 1.  done: its shards that are done, as ranges [from, to) of places in the epoch's order
-    (order.py), ascending and apart from each other.  sharding: what the places are of; None: nothing was read yet.
+    (shards.py), ascending and apart from each other.  sharding: what the places are of; None: nothing was read yet.
     """
 
     epoch: Positive = 1

@@ -16,7 +16,7 @@ from psruntime.errors import CheckpointError
 from psruntime.graph.base.server import ps_device, worker_cpu
 from psruntime.graph.base.types import Feed, Op, Session, Tensor
 from psruntime.graph.checkpoint.table_parts import TablePart, TableSlice, TouchedCopy, prefix_of
-from psruntime.graph.store.write_fence import WriteFence
+from psruntime.graph.store.chief_fence import ChiefFence
 
 NUMBERS = "row"  # name of the tensor of the row numbers that the other tensors are of
 NOWHERE = TableSlice("", 0, 1, 0, 0)
@@ -61,7 +61,7 @@ class RowWriter:
 class RowReader:
     """Restores rows of tables; in the current graph, for worker `index` as the chief."""
 
-    def __init__(self, parts: Sequence[TablePart], index: int, fence: WriteFence) -> None:
+    def __init__(self, parts: Sequence[TablePart], index: int, fence: ChiefFence) -> None:
         self._fence = fence
         self._parts = parts
         self._restorings = {
@@ -162,7 +162,7 @@ class _Where(NamedTuple):
 class _Restoring:
     """Reads chunks of touched rows on `device`, and writes those that a part has, on its ps."""
 
-    def __init__(self, part: TablePart, device: str, fence: WriteFence) -> None:
+    def __init__(self, part: TablePart, device: str, fence: ChiefFence) -> None:
         self._part = part
         self._names = [NUMBERS, *part.kept]
         ps = part.bucket.ps
@@ -230,7 +230,7 @@ class _Restoring:
 class _Note:
     """Starts to note which rows of a part are touched, on its ps."""
 
-    def __init__(self, part: TablePart, fence: WriteFence) -> None:
+    def __init__(self, part: TablePart, fence: ChiefFence) -> None:
         assert part.flags
         self.ps = part.bucket.ps
         with tf1.device(ps_device(self.ps)):
@@ -242,7 +242,7 @@ class _Note:
 class _Advance:
     """Advances the clock of a dynamic table, on its ps."""
 
-    def __init__(self, part: TablePart, fence: WriteFence) -> None:
+    def __init__(self, part: TablePart, fence: ChiefFence) -> None:
         self.part, self.ps = part, part.bucket.ps
         with tf1.device(ps_device(self.ps)):
             self.elapsed = tf1.placeholder(tf1.int64, [], name="elapsed")

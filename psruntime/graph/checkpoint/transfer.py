@@ -20,7 +20,7 @@ from psruntime.graph.checkpoint.entries import CheckpointPart, InterleavedPart
 from psruntime.graph.ops import row_chunks
 from psruntime.graph.ops.row_chunks import assign_rows
 from psruntime.graph.ops.values import initialise
-from psruntime.graph.store.write_fence import WriteFence
+from psruntime.graph.store.chief_fence import ChiefFence
 
 P = TypeVar("P", bound=CheckpointPart | InterleavedPart)
 
@@ -70,7 +70,7 @@ class Reader:
     keeps: whether the variables have values, which stay where nothing is read; else they may be new.
     """
 
-    def __init__(self, parts: list[CheckpointPart], index: int, fence: WriteFence, keeps: bool = False) -> None:
+    def __init__(self, parts: list[CheckpointPart], index: int, fence: ChiefFence, keeps: bool = False) -> None:
         self._fence = fence
         every_ps = by_ps([rows for part in parts for rows in part.in_rows()])
         self._by_chief = {ps: _Restoring(worker_cpu(index), chunks(own, True), fence, keeps) for ps, own in every_ps}
@@ -129,7 +129,7 @@ class _Restoring:
     """The reading of chunks by one device.  chunks: (placeholder of the path, that of names, its parts).  last:
     runs after all."""
 
-    def __init__(self, device: str, chunks: Iterable[list[CheckpointPart]], fence: WriteFence, keeps: bool) -> None:
+    def __init__(self, device: str, chunks: Iterable[list[CheckpointPart]], fence: ChiefFence, keeps: bool) -> None:
         self.chunks: list[tuple[Tensor, Tensor, list[CheckpointPart]]] = []
         self.last: Op = None
         for chunk in chunks:

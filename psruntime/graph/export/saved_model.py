@@ -135,7 +135,7 @@ def writing(folder: str) -> Iterator[None]:
 def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune: float | None = None) -> list[Pruned]:
     """Writes a SavedModel into a new folder.  Returns the kernels that it pruned.
 
-    prune: the fraction of the entries of each kernel that become zero (pruning.py).
+    prune: the fraction of the entries of each kernel that become zero.
 
     Raises:
         CheckpointError: the checkpoint is damaged.

@@ -8,7 +8,7 @@ It is the gradient of the mean over all their examples, as of one large batch, a
 (batch normalisation) sees mini-batches.  All read the same pulled values; rows of a table are looked up for each.
 
 They are computed one after the other (--local-steps), with the memory of one, or beside each other on several devices
-(--devices, towers.py), or both: then each device computes one at a time.
+(--devices), or both: then each device computes one at a time.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class PrivatePs:
         self._views += 1
         for ps, (server, _) in enumerate(self._servers):
             self._states.append(PsState(server.target, ps, max_workers))
-            self._states[ps].write_fence({worker: incarnation}, None, learning_rate_scale)
+            self._states[ps].write_admitted({worker: incarnation}, None, learning_rate_scale)
         entries = (PsEntry(ps, address, self._views) for ps, (_, address) in enumerate(self._servers))
         return View(self._views, tuple(entries))
 
@@ -63,7 +63,7 @@ CLEAR_MS = 5000  # to end a dead worker's session, which takes milliseconds
 
 
 class PsState:
-    """`learn_plan` belongs to one thread; everything else may be called by any."""
+    """`set_plan` belongs to one thread; everything else may be called by any."""
 
     def __init__(self, target: str, index: int, max_workers: int) -> None:
         self._target = target
@@ -78,7 +78,7 @@ class PsState:
             write_scale = control.learning_rate_scale.assign(self._scale, read_value=False)
             # First, so that nobody is admitted under an older, lower limit, or another scale.
             with tf1.control_dependencies([write_limit, write_scale]):
-                self._write_fence = control.admitted.assign(self._table, read_value=False)
+                self._write_admitted = control.admitted.assign(self._table, read_value=False)
             self._bytes = control.bytes_held.read_value()
             setup = [v.initializer for v in control.variables]
         with tf1.Graph().as_default():
@@ -87,7 +87,7 @@ class PsState:
         self._session.run(setup)
         self._ledgers: LedgerReader | None = None
 
-    def write_fence(
+    def write_admitted(
         self, admitted: Mapping[int, int], max_staleness: int | None, learning_rate_scale: float = 1.0
     ) -> None:
         """From here on only these incarnations' pushes are applied, and none that is staler than the limit.
@@ -99,7 +99,8 @@ class PsState:
         for worker, incarnation in admitted.items():
             table[worker] = incarnation
         limit = NO_LIMIT if max_staleness is None else min(max_staleness, NO_LIMIT)
-        self._session.run(self._write_fence, {self._table: table, self._limit: limit, self._scale: learning_rate_scale})
+        fed = {self._table: table, self._limit: limit, self._scale: learning_rate_scale}
+        self._session.run(self._write_admitted, fed)
 
     def clear_session(self, worker: int) -> str:
         """Ends what a worker that was killed has left of its session here; why not, if that failed.

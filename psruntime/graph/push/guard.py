@@ -82,7 +82,7 @@ def guarded_update(
 ) -> tuple[Tensor, Op]:
     """Builds the update of one bucket on its ps.
 
-    header: of the push.  gradient: a copy on the ps (`copied_to_ps`).
+    request: of the push.  gradient: a copy on the ps (`copied_to_ps`).
     update: builds the update from the gradient, which is dead if the guard refuses it.
     by_staleness: lowers the learning rate; None: nothing does.
 

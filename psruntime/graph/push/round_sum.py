@@ -197,7 +197,7 @@ def contribute(
 ) -> Tensor:
     """Builds one worker's contribution to one bucket: adds its gradient to the sum, once.
 
-    header: of the push, whose sequence number is the attempt, and the scale of the gradient.
+    request: of the push, whose sequence number is the attempt, and the scale of the gradient.
     closed: the round state after the close of the round before, in the same run; the contribution begins after it.
     replaces: whether the gradient takes the place of the sum so far, if it counts.
 

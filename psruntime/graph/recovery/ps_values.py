@@ -26,7 +26,7 @@ from psruntime.graph.base.types import Array, Session, Variable
 from psruntime.graph.ops.row_chunks import assign_rows, row_chunks
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import PsControl
-from psruntime.graph.store.write_fence import WriteFence
+from psruntime.graph.store.chief_fence import ChiefFence
 
 
 class Chunk(NamedTuple):
@@ -106,7 +106,7 @@ class PreparedFlags:
     """
 
     def __init__(
-        self, controls: Sequence[PsControl], marker: int, of_ps: Sequence[Sequence[Variable]], fence: WriteFence
+        self, controls: Sequence[PsControl], marker: int, of_ps: Sequence[Sequence[Variable]], fence: ChiefFence
     ) -> None:
         self._marker = marker
         self._fence = fence

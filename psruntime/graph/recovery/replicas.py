@@ -24,7 +24,7 @@ from psruntime.graph.push.guard import locked
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, GLOBAL_STEP, BucketStore, counts_of, ps_variable
-from psruntime.graph.store.write_fence import WriteFence
+from psruntime.graph.store.chief_fence import ChiefFence
 
 
 class ReplicaBuffer:
@@ -224,7 +224,7 @@ class Replica:
 class _NotesOfPs:
     """The notes of the copies of one ps, where they are kept: on `ps`."""
 
-    def __init__(self, name: str, ps: int, fence: WriteFence) -> None:
+    def __init__(self, name: str, ps: int, fence: ChiefFence) -> None:
         self.ps = ps
         with tf1.device(ps_device(ps)):
             self.notes = ps_variable(f"replicas/{name}", [BUFFERS, 2])

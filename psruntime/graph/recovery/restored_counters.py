@@ -33,7 +33,7 @@ from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor
 from psruntime.graph.push.guard import locked
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, PUSHED_SIZE, RESTORE_LEAP, BucketStore, Numbers, ps_variable
-from psruntime.graph.store.write_fence import WriteFence
+from psruntime.graph.store.chief_fence import ChiefFence
 
 KEPT_ALL = 1 << 62  # more than a job counts
 
@@ -115,7 +115,7 @@ def _kept(saved: Row) -> list[int]:
     return [saved[column] if goes else KEPT_ALL for column, goes in enumerate(goes_back)]
 
 
-def _roll_back(store: BucketStore, kept: Tensor, numbers: Numbers, fence: WriteFence) -> Op:
+def _roll_back(store: BucketStore, kept: Tensor, numbers: Numbers, fence: ChiefFence) -> Op:
     """Moves updates beyond `kept` to rolled back in the ledger, and clears the last push of every worker."""
 
     def move() -> tuple[Tensor, list[Op]]:
@@ -139,7 +139,7 @@ class Unreported:
     Builds its operations in the current graph.  variable: initialised by the chief that prepares a fresh ps 0.
     """
 
-    def __init__(self, fence: WriteFence) -> None:
+    def __init__(self, fence: ChiefFence) -> None:
         self._fence = fence
         with tf1.device(ps_device(0)):
             self.variable = ps_variable("unreported_view", [])

@@ -24,8 +24,8 @@ from psruntime.graph.push.step_messages import PushRequest
 from psruntime.graph.step.pushed_gradient import largest_entries, packed_gradient
 from psruntime.graph.step.train_graph import RoundGraph, TrainGraph, step_marks
 from psruntime.graph.store.bucket_store import BucketStore, PlanStores, PsControl
+from psruntime.graph.store.chief_fence import ChiefFence
 from psruntime.graph.store.gradient import BucketGradient, Wire, all_finite, clipped, global_norm
-from psruntime.graph.store.write_fence import WriteFence
 from psruntime.graph.update.apply import RowFlags, StalenessWeight, Update, bucket_update, subtracting_update
 from psruntime.graph.update.optimizers import BucketOptimizer, Rule, rule_of, rules_of
 from psruntime.model import TRAIN, Model
@@ -170,7 +170,7 @@ class StepSetup:
             return tf1.where(finite, examples, tf1.zeros_like(examples))
 
     def trained_buckets(self, pulled: PulledModel, gradients: Gradients, request: PushRequest) -> list[TrainedBucket]:
-        """The buckets that have gradients, with their updates.  header: brings the learning rates to each ps."""
+        """The buckets that have gradients, with their updates.  request: brings the learning rates to each ps."""
         rules = self.rules(pulled)
         trained = []
         for bucket in self.plan.buckets:
@@ -229,7 +229,7 @@ class StepSetup:
             model=pulled,
             request=request,
             controls=self.controls,
-            fence=WriteFence(self.controls, self.index),
+            fence=ChiefFence(self.controls, self.index),
             step=step,
             gradient_norm=self._norm(gradients, divisor),
             optimizers={bucket.name: bucket.optimizer for bucket in trained},

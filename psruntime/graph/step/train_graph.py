@@ -35,8 +35,8 @@ from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.push.step_messages import PushRequest
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
+from psruntime.graph.store.chief_fence import ChiefFence
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.write_fence import WriteFence
 from psruntime.graph.update.apply import RowFlags
 from psruntime.graph.update.optimizers import BucketOptimizer
 
@@ -116,10 +116,10 @@ class RoundGraph:
 class TrainGraph:
     """Handles into the graph.
 
-    header: what to feed besides the batch.
+    request: what to feed besides the batch.
     fence: of this worker, for what it writes when it is the chief.
     step: what a training step fetches, {"loss": float [], "global_step": int64 [], "updates": operations,
-        "outcomes": one int64 [buckets, 2] per ps, in mode sync [buckets, 3], "marks": those of step_marks.py}.  In
+        "outcomes": one int64 [buckets, 2] per ps, in mode sync [buckets, 3], "marks": those of `step_marks`}.  In
         mode sync a step contributes its gradient to the round, and keeps it ("kept": operations) for `rounds`.  There,
         and where the job has local rounds, {"examples": float64 []} is what the batch weighs, 0 if the loss is not
         finite.
@@ -140,7 +140,7 @@ class TrainGraph:
     model: PulledModel
     request: PushRequest
     controls: list[PsControl]
-    fence: WriteFence
+    fence: ChiefFence
     step: dict[str, Any]
     gradient_norm: Tensor
     optimizers: dict[str, BucketOptimizer]

@@ -98,7 +98,7 @@ class BucketStore:
     version: int64 [], updates applied.
     ledger: int64 [LEDGER_SIZE].
     pushed: int64 [max_workers, 5], of each worker: the origin of its last accepted push; the highest sequence number
-        that was accepted of it, and which of those below (see push_window.py); and how many pushes of its index were
+        that was accepted of it, and which of those below (guard.py); and how many pushes of its index were
         accepted, and received.
     """
 

@@ -95,7 +95,8 @@ def test_an_operator_who_wants_another_bound_is_not_kept_waiting_by_what_the_job
     wanted = job.ask(Kind.BOUND, bound=5)
     job.run(4)
     assert job.reply(wanted).outcome is Outcome.DONE and bound(job) == 5
-    assert any("withdrawn by bound 5" in facts["reason"] for facts in job.take_facts("steered")[0])
+    withdrawn = [facts for facts in job.take_facts("steered")[0] if "withdrawn by bound 5" in facts["reason"]]
+    assert [(facts["outcome"], facts["command"][-6:]) for facts in withdrawn] == [(Outcome.GIVEN_UP, ", auto")]
 
 
 def test_ps_0_does_not_take_the_choice_with_it() -> None:

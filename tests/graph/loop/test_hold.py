@@ -26,7 +26,7 @@ def test_the_scale_multiplies_every_learning_rate(case: str, tmp_path: Any) -> N
     def trained(name: str, rate: float, scale: float) -> dict[str, Any]:
         cluster = LocalCluster(2)
         for state in cluster.states:
-            state.write_fence({0: INCARNATION}, None, scale)
+            state.write_admitted({0: INCARNATION}, None, scale)
         model = linear_model(OPTIMIZERS[optimizer], lambda step: rate / (1 + step))
         run = train(cluster, model, STEPS, mode=mode, checkpoint_dir=str(tmp_path / name), plan="per-variable")
         return run.saved()

@@ -23,4 +23,4 @@ def test_a_session_is_cleared_by_its_index_and_no_other_is() -> None:
     session.close()
     with cluster.session(graph) as again:
         again.run(one)
-    cluster.states[0].write_fence({0: 7}, None)  # the ps's own session is still there
+    cluster.states[0].write_admitted({0: 7}, None)  # the ps's own session is still there

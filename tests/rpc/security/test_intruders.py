@@ -96,7 +96,7 @@ RPCS = {
     "ReportClock": Rpc(lambda job: to_wire(ClockReport(*chief(job), 1, 1), pb.ReportClockRequest)),
     "GetModel": Rpc(lambda _: pb.GetModelRequest(), changes=False),
     "ReportPrepared": Rpc(
-        lambda job: pb.ReportPreparedRequest(worker_index=0, incarnation=chief(job)[1], view=1),
+        lambda job: pb.ReportPreparedRequest(worker_index=0, incarnation=chief(job)[1], view=1, prepared={}),
         Phase.PREPARING,
     ),
     "ReportFinished": Rpc(

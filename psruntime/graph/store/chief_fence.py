@@ -24,7 +24,7 @@ NO_WRITER = -1  # as incarnation: the run names no writer, and writes unasked
 _ADMITTED_NOWHERE = -2  # no incarnation is negative
 
 
-class WriteFence:
+class ChiefFence:
     """Admits writes of worker `index` while each ps admits its incarnation; in the current graph.
 
     unnamed: whether a run that names no writer writes unasked, as those of a script's own code.  Else it fails.
@@ -115,13 +115,13 @@ class WriteFence:
 class FencedSession:
     """A session that writes as this incarnation, for code that runs operations of its own in a session."""
 
-    def __init__(self, session: Session, fence: WriteFence, incarnation: int) -> None:
+    def __init__(self, session: Session, fence: ChiefFence, incarnation: int) -> None:
         self._session, self._fence, self._incarnation = session, fence, incarnation
 
     def run(
         self, fetches: Any, feed_dict: Feed | None = None, options: Proto = None, run_metadata: Proto = None
     ) -> Any:
-        """As tf.Session.  Raises ReplacedError, as WriteFence.run."""
+        """As tf.Session.  Raises ReplacedError, as ChiefFence.run."""
         return self._fence.run(self._session, self._incarnation, fetches, feed_dict, options, run_metadata)
 
     def __getattr__(self, name: str) -> Any:
