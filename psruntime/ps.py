@@ -190,16 +190,16 @@ def await_empty(client: CoordinatorClient, within_s: float, stop: threading.Even
     Raises:
         UnreachableError: the coordinator does not answer.
     """
-    began_s, told = time.monotonic(), False
+    began_s, is_logged = time.monotonic(), False
     while members := client.get_status()[0].members:
         waited_s = time.monotonic() - began_s
         names = some([f"{m.role} {m.index}" for m in members], NAMED)
         if waited_s >= within_s:
             log("left_behind", members=names, reason=f"the job has been over for {within_s:g} s")
             return
-        if waited_s >= TELL_AFTER_S and not told:
+        if waited_s >= TELL_AFTER_S and not is_logged:
             log("waiting", reason=f"{names} to leave")
-            told = True
+            is_logged = True
         if stop.wait(LOOK_S):
             return
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from psruntime import ps
+from psruntime.core.members.job_status import JobStatus, MemberStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import JobStatus, MemberStatus
 from psruntime.core.members.view import Phase, View
 from psruntime.ps import await_empty
 

@@ -65,7 +65,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.members",),
     ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers", "evaluation"),
-    ("usercode", "config", "core.fields"),
+    ("usercode", "config", "core.fields", "core.state_table"),
     ("faults", "states"),
     ("errors", "v1"),
 )

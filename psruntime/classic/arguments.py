@@ -41,7 +41,7 @@ class LateWriter:
 
 @contextmanager
 def late_writers() -> Iterator[list[LateWriter]]:
-    """Whoever asks TensorFlow's cache for a writer in here gets a LateWriter; these are yielded."""
+    """Within it TensorFlow's cache of writers makes LateWriters; these are yielded."""
     get, given = _CACHE.__dict__["get"], list[LateWriter]()
 
     def give(folder: str) -> LateWriter:

@@ -55,7 +55,7 @@ def code_of_sigterm() -> int:
 
 
 def end_script_because_of(cause: int) -> None:
-    """Ends the script as a SIGTERM does, with this exit code: what it cannot go on without has ended."""
+    """Ends the script as a SIGTERM does, with this exit code: what it needs to continue has ended."""
     global _cause
     _cause = cause
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # it is no member yet, and would end by the signal
@@ -74,7 +74,7 @@ def take_sigterm(asked: threading.Event) -> Callable[[], None]:
     def on_sigterm(_signum: int, _frame: FrameType | None) -> None:
         if asked.is_set():
             raise SystemExit(code_of_sigterm())
-        asked.set()  # nobody waits for it, so this takes no lock that the main thread may hold
+        asked.set()  # no thread waits for it, so this takes no lock that the main thread may hold
 
     def replace(handler: Any, by: Any) -> None:
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is handler:
@@ -232,7 +232,7 @@ class ScriptMember:
 
     @property
     def job_has_ended(self) -> bool:
-        """Whether this member has heard that the job is done, or has failed; one that was stopped can go on."""
+        """Whether this member has heard that the job is done, or has failed; one that was stopped can continue."""
         try:
             phase = self._joined.membership.answer.instructions.phase if self._joined else Phase.FORMING
         except PsRuntimeError as error:

@@ -69,11 +69,11 @@ def ps_of(placed: Any) -> int | None:
 
 def marker_of(num_ps: int) -> int:
     """Fingerprint of the global variables of the default graph and where they are: a positive int64."""
-    told = [
+    facts = [
         [(v.op.name, str(v.shape), v.dtype.base_dtype.name) for v in sorted(variables_of(ps), key=lambda v: v.op.name)]
         for ps in range(num_ps)
     ]
-    return int(hashlib.sha256(json.dumps(told).encode()).hexdigest()[:15], 16) | 1
+    return int(hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:15], 16) | 1
 
 
 def place_rest(graph: Any, index: int) -> int:

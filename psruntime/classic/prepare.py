@@ -186,7 +186,7 @@ class ScaffoldPreparation:
 
 
 def remember_checkpoints(saver: Any, folder: str, log: Callable[..., None]) -> None:
-    """Lets the saver of a new chief go on with the list of its predecessor, so that it deletes the oldest.
+    """Lets the saver of a new chief continue the list of its predecessor, so that it deletes the oldest.
 
     If the list cannot be read the saver begins another, and the log says so: what lies in the folder stays there.
     """

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from psruntime.config import JobConfig
 from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.live.poller import Poller
 from psruntime.pages.drawing import require_bokeh

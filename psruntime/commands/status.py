@@ -17,7 +17,7 @@ from rich.text import Text
 
 from psruntime.config import JobConfig
 from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.errors import EXIT_DONE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.live.history import History

@@ -61,7 +61,7 @@ class ProcessConfig:
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What a worker runs: the module with the model, and what its `input_fn` is told."""
+    """What a worker runs: the module with the model, and what its `input_fn` receives."""
 
     model: str = setting("data and model", DEFAULT_MODEL, "module with input_fn and model_fn", metavar="MODULE")
     data_dir: str = setting("data and model", "", "folder of the data, context.data_dir of input_fn", metavar="FOLDER")

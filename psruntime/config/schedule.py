@@ -72,7 +72,7 @@ class Schedule:
             if not stage.steps:
                 raise UsageError(f"schedule: '{stage}' needs how many global steps it lasts, as in {EXAMPLE}")
         if stages[-1].is_local:
-            raise UsageError(f"schedule: the last stage cannot be {LOCAL}; add the one in which the job goes on")
+            raise UsageError(f"schedule: the last stage cannot be {LOCAL}; add the one in which the job continues")
         if stages[-1].steps is not None:
             raise UsageError(
                 f"schedule: the last stage, '{stages[-1]}', lasts to the end of the job; leave out its steps"

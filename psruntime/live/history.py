@@ -15,8 +15,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from psruntime.config import JobConfig
+from psruntime.core.members.job_status import Departure, JobStatus, MemberStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import STALENESS_LIMITS, Departure, JobStatus, MemberStatus
+from psruntime.core.members.messages import STALENESS_LIMITS
 from psruntime.live.job_events import IN_THE_LOG, JobEvent, events_between, gone_without_departure
 from psruntime.observe.render import bound_of, mode_of
 

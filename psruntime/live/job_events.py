@@ -11,8 +11,8 @@ from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.core.accounting.traffic import why_heavy
+from psruntime.core.members.job_status import Departure, JobStatus, MemberStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Departure, JobStatus, MemberStatus
 from psruntime.core.members.view import listed
 from psruntime.observe.render import bound_of, mode_of
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from psruntime.config import JobConfig
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from psruntime.errors import PsRuntimeError
 
 EVERY_S = 1.0

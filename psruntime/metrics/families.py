@@ -12,8 +12,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from psruntime.config import JobConfig
 from psruntime.config.schedule import BOUNDED, MODES
+from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import BytesMoved, JobStatus, PsStats
+from psruntime.core.members.messages import BytesMoved, PsStats
 from psruntime.core.members.view import Phase
 from psruntime.errors import UnreachableError
 

@@ -15,8 +15,9 @@ from rich.text import Text
 from psruntime.config import JobConfig
 from psruntime.config.schedule import BOUNDED
 from psruntime.core.accounting.traffic import why_heavy
+from psruntime.core.members.job_status import Departure, JobStatus, MemberStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import ROW_COLUMNS, Departure, GpuMemory, JobStatus, MemberStatus, RowCounts
+from psruntime.core.members.messages import ROW_COLUMNS, GpuMemory, RowCounts
 from psruntime.core.members.view import Phase
 
 LEFT = ("address", "waiting for", "variables", "how", "why", "what", "who")  # columns of words

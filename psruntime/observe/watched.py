@@ -9,8 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from psruntime.config import JobConfig
+from psruntime.core.members.job_status import JobStatus, MemberStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import JobStatus, MemberStatus
 from psruntime.observe.render import event_table, head_of, more_tables, table_of
 
 Event = tuple[float, str, str, str]  # as in event_table

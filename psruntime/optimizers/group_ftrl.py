@@ -30,7 +30,7 @@ class GroupFtrl(ByRows, tf1.train.FtrlOptimizer):  # type: ignore[misc]
     networks in CTR prediction, ECML PKDD 2021, whose code, `SparseGroupFtrlOptimizer` of TFPlus, has this formula.
 
     Slots `accum`, n, and `linear`, z, of the variable's shape and dtype.  They have the names that FtrlOptimizer gives
-    them (`w/Ftrl`, `w/Ftrl_1`), so each of the two goes on from a checkpoint of the other.
+    them (`w/Ftrl`, `w/Ftrl_1`), so each of the two continues from a checkpoint of the other.
     """
 
     def __init__(

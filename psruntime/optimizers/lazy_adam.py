@@ -28,7 +28,7 @@ class LazyAdam(tf1.train.AdamOptimizer):  # type: ignore[misc]
 
     Slots `m` and `v`, of the variable's shape and dtype, and two numbers for all variables, beta1^t and beta2^t.  They
     have the names that AdamOptimizer gives them (`w/Adam`, `w/Adam_1`, `beta1_power`, `beta2_power`), so each of the
-    two goes on from a checkpoint of the other.
+    two continues from a checkpoint of the other.
 
     Args, as those of AdamOptimizer:
         learning_rate: A number or scalar tensor. Default 0.001.

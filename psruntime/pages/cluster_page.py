@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from psruntime.core.members.messages import ROW_COLUMNS, Departure, MemberStatus
+from psruntime.core.members.job_status import Departure, MemberStatus
+from psruntime.core.members.messages import ROW_COLUMNS
 from psruntime.errors import some
 from psruntime.live.history import NAN, History, PsSample, Sample
 from psruntime.pages.drawing import figure

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from psruntime.config import JobConfig
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from psruntime.errors import UsageError
 from psruntime.live.history import History
 from psruntime.pages.clocks_page import clocks_page, rounds_page

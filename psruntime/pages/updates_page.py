@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from psruntime.core.accounting.accounts import CAUSES, accounts_for_all, terms_of
-from psruntime.core.members.messages import STALENESS_LIMITS, MemberStatus, PsStats
+from psruntime.core.members.job_status import MemberStatus
+from psruntime.core.members.messages import STALENESS_LIMITS, PsStats
 from psruntime.live.history import NAN, WINDOW_S, History
 from psruntime.pages.drawing import colour_of, figure
 from psruntime.pages.figures import COUNTS, Curves, Strip, soften_legend

@@ -192,7 +192,7 @@ def add_process_flags(parser: Parser) -> None:
 
 
 def add_lifeline_flag(parser: Parser) -> None:
-    """For whoever is started by a launcher."""
+    """For a process that a launcher starts."""
     parser.heading("faults").add_argument(
         "--lifeline", nargs="?", choices=LIFELINES, const=LIFELINES[0], default="", help="end when stdin does, so that "
         "no process outlives its launcher: end, in good order as after SIGTERM, or kill, at once as by SIGKILL",
@@ -206,17 +206,17 @@ def add_checkpoint_dir_flag(parser: Parser) -> None:
 
 
 def add_job_file_flag(parser: Parser) -> None:
-    """For whoever sets the job's settings."""
+    """For a command that sets the job's settings."""
     parser.heading("job", "job").add_argument(
         "--job", default="", type=local_file, metavar="FILE", help="TOML file with the job's settings"
     )
 
 
 def add_insecure_flag(parser: Parser) -> None:
-    """For whoever starts ps 0."""
+    """For a command that starts ps 0."""
     parser.heading("security", "insecure").add_argument(
         "--insecure", action="store_true", help="let the coordinator, which ps 0 hosts, serve other machines without "
-        "TLS: whoever reaches it can change the job",
+        "TLS: any client that reaches it can change the job",
     )  # fmt: skip
 
 

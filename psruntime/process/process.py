@@ -128,7 +128,7 @@ class Process:
         return self._ends[1:]
 
     def announce(self, role: str, index: int, address: str) -> None:
-        """Tells whoever started this process that it can be reached; one line on stdout."""
+        """Reports to the launcher that this process can be reached; one line on stdout."""
         sys.stdout.write(f"READY {role} {index} {address}\n")
         sys.stdout.flush()
 
@@ -136,7 +136,7 @@ class Process:
 def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
     """Runs `work` until it returns an exit code, raises, or a signal ends it; returns the exit code.
 
-    With lifeline "end" the end of stdin counts as a SIGTERM, with "kill" as a SIGKILL: whoever held the other end is
+    With lifeline "end" the end of stdin counts as a SIGTERM, with "kill" as a SIGKILL: the process at the other end is
     gone.  A handler of SIGTERM or SIGINT that there was before is called too.
 
     The code is 128 + the first signal's number when a signal ended it.  When the work does not stop in time after one,
@@ -196,7 +196,7 @@ def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
 
 
 def end_because_of(code: int) -> None:
-    """Ends this process as a SIGTERM does, with this exit code: what it cannot go on without has ended.
+    """Ends this process as a SIGTERM does, with this exit code: what it needs to continue has ended.
 
     A signal that has come before counts instead, where the caller knows of one and does not call this.
     """

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.errors import PsRuntimeError
 from tests.chaos.surroundings import AWAY, Surroundings

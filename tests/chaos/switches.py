@@ -21,7 +21,7 @@ from typing import Any
 
 from psruntime.commands.control import ask, command_of
 from psruntime.config.schedule import Schedule, Stage
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Outcome, Reply
 from psruntime.errors import PsRuntimeError

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.view import Phase
 from tests.chaos.storm import status_of
 from tests.support.cluster import Cluster

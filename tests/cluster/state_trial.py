@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Overrides
 from psruntime.errors import UnreachableError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.view import Phase
 from tests.support.cluster import Zygote, cluster
 from tests.support.ledgers import read_ledgers

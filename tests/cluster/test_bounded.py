@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from tests.support.cluster import Cluster, Proc, Zygote, cluster
 from tests.support.polling import poll_until
 

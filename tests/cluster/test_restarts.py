@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from psruntime.core.members.job_status import JobStatus, MemberStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import JobStatus, MemberStatus
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from tests.support.commands import LOCAL, Commands, coordinator_of
 from tests.support.polling import poll_until

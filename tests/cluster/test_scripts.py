@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from psruntime import tf1
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from tests.support.cluster import ROOT, Cluster, Proc, Zygote, cluster
 from tests.support.polling import poll_until
 from tests.support.selection import long_after, long_but

@@ -71,7 +71,7 @@ def test_stages_last_as_long_as_they_say(drawn: list[tuple[str, int]], global_st
         ("async:5, sync:5", "the last stage, 'sync', lasts to the end of the job; leave out its steps"),
         ("bounded:5, sync", "bounded needs its bound, as bounded 4, got 'bounded:5'"),
         ("async 500, sync", "async has no bound; steps stand behind :, as async:500, got 'async 500'"),
-        ("async:5, local:5", "the last stage cannot be local; add the one in which the job goes on"),
+        ("async:5, local:5", "the last stage cannot be local; add the one in which the job continues"),
         ("local 5, sync", "local has no bound; steps stand behind :, as local:500, got 'local 5'"),
         ("loca:5, sync", "'loca:5' is no stage; did you mean local"),
         ("async:5, async:5, sync", "'async' follows itself; give one stage with the steps of both"),

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.members.messages import STALENESS_LIMITS, JobStatus, PsTraffic, WorkerStats, WorkerTraffic
+from psruntime.core.members.job_status import JobStatus, PsTraffic, WorkerTraffic
+from psruntime.core.members.messages import STALENESS_LIMITS, WorkerStats
 from psruntime.core.members.view import Phase
 from psruntime.live.history import History, late_of, why_waits
 from tests.observe.test_render import JOB, PS, STATUS, WORKER

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from psruntime.config import JobConfig
-from psruntime.core.members.messages import Departure, JobStatus, LeaveKind, PsTraffic
+from psruntime.core.members.job_status import Departure, JobStatus, PsTraffic
+from psruntime.core.members.messages import LeaveKind
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.steering.commands import Overrides, SteeringStatus
 from psruntime.live.job_events import events_between

@@ -15,17 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from psruntime.config import JobConfig
 from psruntime.core.accounting.accounts import CAUSES
+from psruntime.core.members.job_status import JobStatus, MemberStatus, PsTraffic
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import (
-    BytesMoved,
-    GpuMemory,
-    JobStatus,
-    MemberStatus,
-    PsStats,
-    PsTraffic,
-    RowCounts,
-    WorkerStats,
-)
+from psruntime.core.members.messages import BytesMoved, GpuMemory, PsStats, RowCounts, WorkerStats
 from psruntime.core.members.view import Phase, View
 from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.errors import UnreachableError, UsageError

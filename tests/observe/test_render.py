@@ -10,20 +10,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from psruntime.config import JobConfig
+from psruntime.core.members.job_status import Departure, JobStatus, MemberStatus, PsTraffic, WorkerTraffic
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import (
-    BytesMoved,
-    Departure,
-    GpuMemory,
-    JobStatus,
-    LeaveKind,
-    MemberStatus,
-    PsStats,
-    PsTraffic,
-    RowCounts,
-    WorkerStats,
-    WorkerTraffic,
-)
+from psruntime.core.members.messages import BytesMoved, GpuMemory, LeaveKind, PsStats, RowCounts, WorkerStats
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.core.steering.commands import Overrides, SteeringStatus

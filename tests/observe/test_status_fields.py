@@ -9,18 +9,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from psruntime.config import JobConfig
-from psruntime.core.members.messages import (
-    BytesMoved,
-    Departure,
-    GpuMemory,
-    JobStatus,
-    LeaveKind,
-    PsStats,
-    PsTraffic,
-    RowCounts,
-    WorkerStats,
-    WorkerTraffic,
-)
+from psruntime.core.members.job_status import Departure, JobStatus, PsTraffic, WorkerTraffic
+from psruntime.core.members.messages import BytesMoved, GpuMemory, LeaveKind, PsStats, RowCounts, WorkerStats
 from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.core.steering.commands import SteeringStatus
 from psruntime.observe.render import as_json

@@ -11,15 +11,8 @@ from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 
 from psruntime.config import JobConfig
-from psruntime.core.members.messages import (
-    STALENESS_LIMITS,
-    Departure,
-    PsStats,
-    PsTraffic,
-    RowCounts,
-    WorkerStats,
-    WorkerTraffic,
-)
+from psruntime.core.members.job_status import Departure, PsTraffic, WorkerTraffic
+from psruntime.core.members.messages import STALENESS_LIMITS, PsStats, RowCounts, WorkerStats
 from psruntime.live.history import History
 from psruntime.pages import cluster_page
 from psruntime.pages.page import Column, Head, Page, Table, head_html, replace_data

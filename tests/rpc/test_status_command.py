@@ -18,8 +18,9 @@ from rich.console import Console
 
 from psruntime.commands import status
 from psruntime.config import JobConfig
+from psruntime.core.members.job_status import Departure, JobStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Departure, JobStatus, LeaveKind, WorkerBeat, WorkerStats
+from psruntime.core.members.messages import LeaveKind, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase
 from psruntime.errors import PsRuntimeError, UnreachableError
 from tests.observe.test_render import JOB, STATUS

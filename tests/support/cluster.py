@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job

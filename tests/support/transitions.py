@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 import pytest
+
+from psruntime.core.state_table import after
 
 
 def check_transitions(
@@ -14,7 +16,6 @@ def check_transitions(
     states: type[Enum],
     events: type[Enum],
     table: Mapping[Any, Any],
-    after: Callable[[Any, Any], Any],
     results: type[Enum] | None = None,
 ) -> None:
     """Each pair of a state and an event is in the table, as drawn; or its cell is empty, and the event is refused.
@@ -28,8 +29,8 @@ def check_transitions(
     for (_, *cells), state in zip(drawn, states, strict=True):
         for cell, event in zip(cells, events, strict=True):
             if cell:
-                assert table[state, event] is after(state, event) is (results or states)[cell], f"{event} at {state}"
+                assert after(table, state, event) is (results or states)[cell], f"{event} at {state}"
                 continue
             assert (state, event) not in table, f"{event} at {state} is not drawn"
             with pytest.raises(ValueError, match="illegal"):
-                after(state, event)
+                after(table, state, event)

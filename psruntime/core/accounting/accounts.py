@@ -133,7 +133,7 @@ def of_any_age(row: Row) -> tuple[int, ...]:
 
 
 def brought_back(row: Row) -> list[int]:
-    """The row with which a bucket goes on that was lost with its ps: a round that was open then is void."""
+    """The row of a bucket that was lost with its ps, once it is restored: a round that was open then is void."""
     new = list(row)
     new[VOID] += new[PENDING]
     new[PENDING] = 0

@@ -1,4 +1,4 @@
-"""What each member moves: rates between what it told at two times, and whether one ps carries more than its share.
+"""What each member moves: rates between two of its reports, and whether one ps carries more than its share.
 
 Members tell sums that only grow.  Marks are set for all of them at once, a window apart: a rate is over the time since
 the mark before the last one, so over one to two windows, and the ps are compared over the same time.
@@ -14,19 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from psruntime.core.members.job_status import PsTraffic, WorkerTraffic
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.messages import BytesMoved, PsStats, PsTraffic, WorkerStats, WorkerTraffic
+from psruntime.core.members.messages import BytesMoved, PsStats, WorkerStats
 
 WINDOW_S = 10.0  # shorter ones would be of few heartbeats, which come three times a lease
 HEAVY = 1.5  # times its share
-RELIEVED = 1.25  # well below, so that a ps at the limit is told of once
+RELIEVED = 1.25  # well below, so that a ps at the limit is logged once
 LEAST_BYTES_PER_S = 1_000_000  # no network is busy with less, however it is spread
 LEAST_STEPS = 20  # a heartbeat tells of a step that is under way, or not: of fewer steps that would be too much
 
 
 @dataclass(frozen=True)
 class _Reported:
-    """What a member told, and when."""
+    """A member's report, and its time."""
 
     at_s: float
     moved: BytesMoved
@@ -65,7 +66,7 @@ class TrafficRates:
         self._heavy: set[int] = set()  # index of ps
 
     def update(self, member: Member, stats: PsStats | WorkerStats, trains: bool, now_s: float) -> None:
-        """What a member told; `trains`: the phase is TRAINING."""
+        """Adds a member's report; `trains`: the phase is TRAINING."""
         if now_s - self._marked_s >= self._window_s:
             self._set_marks(now_s)
         self._trained &= trains
@@ -82,7 +83,7 @@ class TrafficRates:
         self._lines.pop(incarnation, None)
 
     def of_ps(self) -> dict[int, PsTraffic]:
-        """By incarnation, of the ps that told it twice."""
+        """By incarnation, of the ps that reported it twice."""
         spans = {inc: _Span(line.before, line.latest) for inc, line in self._lines.items() if _is_ps(line)}
         spans = {inc: span for inc, span in spans.items() if span.seconds > 0}
         total = sum(span.bytes_per_s for span in spans.values())
@@ -97,7 +98,7 @@ class TrafficRates:
         }
 
     def of_worker(self, incarnation: int) -> WorkerTraffic | None:
-        """None before it has told of two different numbers of steps."""
+        """None before it has reported two different numbers of steps."""
         line = self._lines.get(incarnation)
         span = _Span(line.before, line.latest) if line else None
         return WorkerTraffic(span.sent / span.steps, span.received / span.steps) if span and span.steps else None
@@ -142,7 +143,7 @@ def why_heavy(index: int, times: float, num_ps: int) -> str:
 
 
 class _Span:
-    """What was told between two times."""
+    """What was reported between two times."""
 
     def __init__(self, first: _Reported, last: _Reported) -> None:
         self.seconds = last.at_s - first.at_s

@@ -1,6 +1,6 @@
 """The bound that the coordinator chooses, in a job with --bound auto:LOW-HIGH.
 
-A larger bound lets workers go on while another one is late for a while, and makes updates staler.  So the bound is the
+A larger bound lets workers continue while another one is late, and makes updates staler.  So the bound is the
 smallest one of the range with which the workers would be nearly as fast as with the largest: their last steps, as long
 as each took without waiting for others, are played under one bound after the other.  A worker that is slower than the
 others in every step holds them up under any bound, so on its account none is raised.
@@ -61,7 +61,7 @@ class AdaptiveBound:
     def wanted(self, bound: int, revision: int, view: int, floor: int, steps: Callable[[], Durations]) -> int:
         """The bound to be in force, where `bound` is.  It stays the same until that is so.
 
-        revision: of the settings in force, before which steps tell nothing: nobody is known to have stepped meanwhile.
+        revision: of the settings in force, before which steps do not count: none may have been made.
         floor: of the view of this number.  steps: how long the last steps of each live worker took.
         """
         if self._of != (bound, revision, view):
@@ -83,7 +83,7 @@ class AdaptiveBound:
 
 
 def choose(within: BoundRange, bound: int, steps: Durations) -> tuple[int, str] | None:
-    """The bound to go on with, and why; None: too little is known."""
+    """The next bound, and why; None: too little is known."""
     known = sorted((each[-STEPS:] for each in steps if len(each) >= FEWEST), key=fmean)[-MOST_PLAYED:]
     if len(known) < 2:
         return None
@@ -101,8 +101,8 @@ def choose(within: BoundRange, bound: int, steps: Durations) -> tuple[int, str] 
     chosen = good if good < bound or lost(bound) > TOO_SLOW else bound
     first, *others = dict.fromkeys(each for each in (chosen, bound, chosen - 1) if within.least <= each < within.most)
     compared = "".join(f", bound {each} {lost(each):.1%}" for each in others)
-    told = f"bound {first} would be {lost(first):.1%} slower than bound {within.most}{compared}"
-    return chosen, f"by the last {min(map(len, known))} steps of each worker {told}"
+    loss = f"bound {first} would be {lost(first):.1%} slower than bound {within.most}{compared}"
+    return chosen, f"by the last {min(map(len, known))} steps of each worker {loss}"
 
 
 def played_s(steps: Durations, bound: int) -> float:

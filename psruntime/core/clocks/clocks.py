@@ -23,7 +23,7 @@ from psruntime.core.fields import Incarnation, Positive, Reason
 class ClockReport:
     """The steps that a worker has completed in a view, under an incarnation.
 
-    wanted_floor: the floor at which it may go on, 0 if it need not wait.  max_wait_s: how long the answer may take
+    wanted_floor: the floor at which it may step, 0 if it need not wait.  max_wait_s: how long the answer may take
     until the floor is there.
     """
 

@@ -8,8 +8,8 @@ its reports let them continue.  So its interval becomes as short as there is roo
 for it.
 
 Law: a worker that is more than half of the bound behind the furthest, by their reports, is a straggler.
-Law: with a bound of LEAST_BOUND or more, stragglers together make about REPORTS_PER_S of the reports for which nobody
-waits, as all workers do.
+Law: with a bound of LEAST_BOUND or more, stragglers together make about REPORTS_PER_S of the reports for which no
+other worker waits, as all workers do.
 
 When a worker reports its clock, and what it asks then: the decisions behind the step gate.  Mode bounded only.
 

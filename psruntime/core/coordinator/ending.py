@@ -149,6 +149,5 @@ class DrainTimer:
     @property
     def why_hopeless(self) -> str:
         """Why a job that is late and has no chief can only fail."""
-        nobody = f"nobody came within {self.limit}"
-        why = [nobody] if self._waits_for(A_WORKER) else []
+        why = [f"none joined within {self.limit}"] if self._waits_for(A_WORKER) else []
         return f"no worker is left to write the last checkpoint: {', '.join([*why, *self._cut_off.values()][:NAMED])}"

@@ -4,10 +4,10 @@ Every function reads the state and changes nothing.  They stand in the order of 
 
 A job that drains waits for two things: first for every worker to stop, then for the chief to close, which is to write
 the last checkpoint and to evaluate.  The chief's time starts anew with every part of the closing that it reports.  A
-worker that takes too long is cut off: its lease ends, the ps refuse what it still pushes, and the drain goes on
+worker that takes too long is cut off: its lease ends, the ps refuse what it still pushes, and the drain continues
 without it.
 
-Law: the chief is a live worker; while any worker trains, the chief trains too, because it saves as training goes on.
+Law: the chief is a live worker; while any worker trains, the chief trains too, because it saves while the job trains.
 Law: a worker that joins while the job drains counts as stopped (the Coordinator admits it so).
 Law: a worker that was cut off is not chief again in this drain.
 """
@@ -68,7 +68,7 @@ def require_chief(state: JobState, index: int, incarnation: int) -> Member:
     """
     member = state.members.get(Role.WORKER, index, incarnation)
     if state.chief != index:
-        is_chief = "nobody is" if state.chief is None else f"worker {state.chief} is"
+        is_chief = "no worker is" if state.chief is None else f"worker {state.chief} is"
         raise ReplacedError(f"worker {index} is not the chief, {is_chief}")
     return member
 
@@ -77,7 +77,7 @@ def require_closer(state: JobState, index: int) -> None:
     """Raises ReplacedError unless this worker closes the open round by itself, as a rule as the chief."""
     closer = state.sync.rounds.closer(state.chief)
     if closer != index:
-        is_closer = "nobody does" if closer is None else f"worker {closer} does"
+        is_closer = "no worker does" if closer is None else f"worker {closer} does"
         raise ReplacedError(f"worker {index} does not close the round, {is_closer}")
 
 
@@ -147,7 +147,7 @@ def all_stopped(state: JobState) -> bool:
 
 
 def why_drain(state: JobState) -> str:
-    """Why no training step may begin any more; empty while training goes on."""
+    """Why no training step may begin any more; empty while the job trains."""
     limit = state.job.train_steps
     if limit is not None and state.global_step >= limit:
         if state.began_at is not None and state.began_at >= limit:
@@ -216,7 +216,7 @@ def is_closing_failed(state: JobState) -> bool:
 
 
 def newest_checkpoint(state: JobState) -> str:
-    """From where the job can go on."""
+    """The checkpoint from which the job can continue."""
     if state.specs == ():
         return "a script's own hooks save"
     if not state.job.checkpoint_dir:
@@ -284,7 +284,7 @@ def _evaluates(state: JobState) -> str:
 
 
 def why_fail(state: JobState) -> str:
-    """Why the job cannot go on; empty while it can."""
+    """Why the job cannot continue; empty while it can."""
     for index in state.grace.overdue():
         return f"ps {index} did not return within {state.job.ps_timeout_s:g} s (ps_timeout_s)"
     workers = state.members.count(Role.WORKER)

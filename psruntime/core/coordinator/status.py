@@ -8,8 +8,9 @@ from psruntime.core.coordinator import steered
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import drain_progress, overdue_checkpoint
 from psruntime.core.members.departures import missing
+from psruntime.core.members.job_status import JobStatus, MemberStatus, PsTraffic
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.messages import JobStatus, MemberStatus, PsBeat, PsTraffic
+from psruntime.core.members.messages import PsBeat
 from psruntime.core.members.view import Phase
 
 SLOW_S = 1.0  # a round that waits for longer is worth a word

@@ -218,7 +218,7 @@ def _require(state: JobState, command: Command) -> None:
     """Raises UsageError unless the job can do it."""
     kind, job = command.kind, state.job
     if kind.is_judged and not state.view.number:  # members may know more, and are not all there
-        raise UnreachableError(f"it cannot be told yet what the job can do: {state.phase}: {state.reason}")
+        raise UnreachableError(f"it is not known yet what the job can do: {state.phase}: {state.reason}")
     if state.steering.is_full:
         raise UsageError("too many commands have not taken effect yet; wait for them")
     if state.stop.reason or (state.phase is Phase.DRAINING and kind is not Kind.DRAIN):

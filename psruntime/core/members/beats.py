@@ -21,7 +21,7 @@ class Unbuilt:
         self._seen: tuple[object, ...] = ()
 
     def look(self, mode: str, number: int, members: Membership, beats: WorkerBeats) -> None:
-        """mode: that comes; empty if none for which somebody builds.  number: of the change, as in Barrier.builds."""
+        """mode: that comes; empty if no worker builds for one.  number: of the change, as in Barrier.builds."""
         now = (mode, number, beats.graphs_revision, beats.stopped, members.count(Role.WORKER))
         if now == self._seen:
             return

@@ -1,6 +1,6 @@
 """Who is no member: gone, or expected back.
 
-A lost ps has `ps_timeout_s`.  A lost worker has a lease: so long nobody concludes from those that are left that all
+A lost ps has `ps_timeout_s`.  A lost worker has a lease: so long it is not concluded from those that are left that all
 have stopped.  Nor right after the start: the workers of a coordinator that died come back one by one.
 
 A member that leaves because the job is over is not kept: the phase shows that.
@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from psruntime.config import JobConfig
+from psruntime.core.members.job_status import Departure
 from psruntime.core.members.judged_clock import JudgedClock
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.messages import Departure, LeaveKind
+from psruntime.core.members.messages import LeaveKind
 
 
 class GracePeriods:

@@ -82,7 +82,7 @@ def _from_next(
     note: Note, buffer: int, needed: Collection[int], fresh: Collection[int], num_ps: int, replicas: Notes,
     own: Notes | None,
 ) -> frozenset[int] | None:  # fmt: skip
-    """The ps of which the next one alone has this copy; None if nobody has that of one."""
+    """The ps of which the next one alone has this copy; None if no ps has that of one."""
     kept = {ps for ps in needed if own and ps not in fresh and own[ps][buffer] == note}
     others = set(needed) - kept
     found = all(holder_of(ps, num_ps) not in fresh and replicas[ps][buffer] == note for ps in others)
@@ -103,7 +103,7 @@ KEPT_LEASES = 6  # after that a paused worker's push is no longer counted: it ha
 
 
 class SessionCleanup:
-    """Invariant: whoever is in it is not admitted.  Times are those of the caller, in seconds."""
+    """Invariant: no worker in it is admitted.  Times are those of the caller, in seconds."""
 
     def __init__(self, lease_s: float) -> None:
         self._kept_s = KEPT_LEASES * lease_s
@@ -145,7 +145,7 @@ class Together(Enum):
     NOTHING = "no ps holds anything"
 
 
-class Rounds(Enum):
+class Consistency(Enum):
     """Of what rounds the variables are, in mode sync; WHOLE in the others.  The value as of Together."""
 
     WHOLE = ""
@@ -159,10 +159,10 @@ class Way(Enum):
     EVERY = "those of all ps"
 
 
-WAYS: dict[tuple[Together, Rounds], Way] = {
-    **{(held, rounds): Way.EVERY for held in Together for rounds in Rounds},
-    (Together.ALL, Rounds.WHOLE): Way.ADOPT,
-    (Together.SOME, Rounds.WHOLE): Way.LOST,
+WAYS: dict[tuple[Together, Consistency], Way] = {
+    **{(held, rounds): Way.EVERY for held in Together for rounds in Consistency},
+    (Together.ALL, Consistency.WHOLE): Way.ADOPT,
+    (Together.SOME, Consistency.WHOLE): Way.LOST,
 }
 
 
@@ -175,7 +175,7 @@ class Recovery:
 
 
 def obstacle(found: int | None, saved_step: int | None, folder: str) -> str:
-    """Why a chief cannot restore although another worker may; empty if it can, or nobody has a checkpoint.
+    """Why a chief cannot restore although another worker may; empty if it can, or no member has a checkpoint.
 
     found: global step of the newest checkpoint that it sees in `folder`.  saved_step: of the newest that is known.
     """
@@ -216,7 +216,7 @@ def decide(
         held = Together.CUT_OFF if begun else Together.NOTHING
     else:
         held = Together.SOME if lost else Together.ALL
-    rounds = Rounds.TORN if restore else Rounds.WHOLE if same_rounds else Rounds.UNEQUAL
+    rounds = Consistency.TORN if restore else Consistency.WHOLE if same_rounds else Consistency.UNEQUAL
     replaced = {Way.ADOPT: lost, Way.LOST: absent if partial else everyone, Way.EVERY: everyone}[WAYS[held, rounds]]
     reason = held.value if absent == everyone else rounds.value or held.value
     return Recovery(replaced, reason.format(lost=listed(sorted(lost))))

@@ -42,6 +42,7 @@ from psruntime.core.rounds.contribution import is_late, is_of
 from psruntime.core.rounds.past_round import PastRound, past_round
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Computed, Pushed
 from psruntime.core.rounds.shares import Shares
+from psruntime.core.state_table import after
 
 NAMED = 10  # workers that a message names
 
@@ -82,13 +83,6 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.CHAINED, Event.SETTLE): State.COLLECTING,
     (State.UNAPPLIED, Event.OPEN): State.CHAINED, (State.UNAPPLIED, Event.SETTLE): State.BETWEEN,
 }  # fmt: skip
-
-
-def after(state: State, event: Event) -> State:
-    """Raises ValueError: the event cannot be in that state."""
-    if (state, event) not in TRANSITIONS:
-        raise ValueError(f"illegal event {event.name} of rounds that are {state.name}")
-    return TRANSITIONS[state, event]
 
 
 class Rounds:
@@ -422,7 +416,7 @@ class Rounds:
                 self.shares.measure(incarnation, pushed.taken)
 
     def _move(self, event: Event) -> None:
-        self.state = after(self.state, event)
+        self.state = after(TRANSITIONS, self.state, event)
 
     def _look(self) -> None:
         """Moves on if the open round has no worker any more, or all contributions."""

@@ -42,6 +42,7 @@ from psruntime.core.shards.shard_messages import (
     ShardNews,
     ShardsStatus,
 )
+from psruntime.core.state_table import after
 from psruntime.errors import UsageError
 
 _WORD = (1 << 64) - 1
@@ -129,13 +130,6 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 }  # fmt: skip
 
 
-def after(state: State, event: Event) -> State:
-    """Raises ValueError: the event cannot be in that state."""
-    if (state, event) not in TRANSITIONS:
-        raise ValueError(f"illegal event {event.name} of a shard that is {state.name}")
-    return TRANSITIONS[state, event]
-
-
 @dataclass
 class _Lease:
     """A shard that a worker reads.  batches: how many it has, once it is READ.  applied: as in ShardNews."""
@@ -151,10 +145,10 @@ class _Lease:
         """Takes the worker's report on it."""
         if news.batches is not None and self.state is State.READING:
             self.batches = news.batches
-            self.state = after(self.state, Event.READ)
+            self.state = after(TRANSITIONS, self.state, Event.READ)
         self.applied |= news.applied
         if self.state is State.READ and len(self.applied) >= self.batches:
-            self.state = after(self.state, Event.FINISH)
+            self.state = after(TRANSITIONS, self.state, Event.FINISH)
 
 
 class Shards:
@@ -218,7 +212,7 @@ class Shards:
         self._ticket += 1
         begin, end = self.sharding.range_of(number_at(place, self.sharding.count, self.epoch))
         shard = Shard(self._ticket, self.epoch, begin, end)
-        self._leases[shard.ticket] = _Lease(shard, incarnation, place, after(State.FREE, Event.LEASE))
+        self._leases[shard.ticket] = _Lease(shard, incarnation, place, after(TRANSITIONS, State.FREE, Event.LEASE))
         return ShardAnswer(shard)
 
     def hear(self, incarnation: int, news: Iterable[ShardNews]) -> None:
@@ -237,7 +231,7 @@ class Shards:
     def lose(self, incarnation: int, why: str) -> None:
         """Ends the leases of a worker that reads no further: its shards are handed out again."""
         for lease in [lease for lease in self._leases.values() if lease.incarnation == incarnation]:
-            lease.state = after(lease.state, Event.LOSE)
+            lease.state = after(TRANSITIONS, lease.state, Event.LOSE)
             del self._leases[lease.shard.ticket]
             self._again.append(lease.place)
             self._again_in_epoch += 1

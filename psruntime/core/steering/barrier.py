@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from psruntime.core.state_table import after
 from psruntime.core.steering.commands import Overrides
 
 
@@ -64,13 +65,6 @@ TRANSITIONS: dict[tuple[BarrierState, Move], BarrierState] = {
     (BarrierState.APPLY, Move.RELEASE): BarrierState.OPEN,
 }
 LEADS_ON = {state: move for state, move in TRANSITIONS if move in (Move.HALT, Move.APPLY, Move.RELEASE)}
-
-
-def after(state: BarrierState, move: Move) -> BarrierState:
-    """Raises ValueError: the move is illegal in that state."""
-    if (state, move) not in TRANSITIONS:
-        raise ValueError(f"illegal move {move} at {state}")
-    return TRANSITIONS[state, move]
 
 
 @dataclass(frozen=True)
@@ -199,6 +193,6 @@ class Barrier:
 
     def _move(self, move: Move) -> None:
         try:
-            self.state = after(self.state, move)
+            self.state = after(TRANSITIONS, self.state, move)
         except ValueError as illegal:
             raise ValueError(f"{illegal}, of {self.in_force} to {self.target}") from None

@@ -1,4 +1,4 @@
-"""The control plane of a worker that trains by itself for a while: the job goes on around it."""
+"""The control plane of a worker that trains by itself for a while, while the job continues."""
 
 from __future__ import annotations
 

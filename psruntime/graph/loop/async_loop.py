@@ -48,7 +48,7 @@ class _Step:
 
 
 class AsyncLoop:
-    """Takes steps as long as training goes on, with at most `pipeline` of them under way.
+    """Takes steps as long as the job trains, with at most `pipeline` of them under way.
 
     A step that a lost session interrupted is repeated in the next one.  The repeat carries the same origin and sequence
     number, also if this worker was admitted anew meanwhile, so a bucket that had already taken the first try counts
@@ -82,7 +82,7 @@ class AsyncLoop:
         self._on_update = run.observers.on_update
         rule = run.job.staleness_rule
         self._weight = rule.weight if rule else (lambda _: 1.0)
-        self._waited_s = 0.0  # at the gate, since an update was told last
+        self._waited_s = 0.0  # at the gate, since the last update was reported
         self._begun = 0
         self._waits_for_shard = False
         self._log, self._warned_rate = run.log, ""
@@ -125,7 +125,7 @@ class AsyncLoop:
         return step is not None and step.run is not None and step.run[1].done()
 
     def _begin(self) -> bool:
-        """Begins a step if it may; returns whether to go on so.  Steps under way are not kept waiting for a batch."""
+        """Begins a step if it may; returns whether to begin another.  Steps under way wait for no batch."""
         under_way = len(self._under_way)
         if under_way == self._pipeline or self._has_stopped() or (under_way and not self._inputs.is_ready):
             return False
@@ -278,7 +278,7 @@ class StepThreads:
 def _run(call: Callable[[], Any], future: Future[Any]) -> None:
     try:
         result = call()
-    except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+    except BaseException as error:  # noqa: BLE001 - raised where the result is read
         future.set_exception(error)
     else:
         future.set_result(result)

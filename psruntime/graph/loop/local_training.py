@@ -1,8 +1,8 @@
 """Steps that a worker takes by itself, and its part in local rounds, which contributes what these have changed.
 
-They are steps of mode async, with the job's own plan, guard and optimizers; nobody else pushes to these ps.  What has
-changed in the end, what the variables were less what they are, is kept like a gradient, for the round of mode sync in
-which all workers put their changes together.  What optimizers keep beside the variables is not put together: that on
+They are steps of mode async, with the job's own plan, guard and optimizers; no other worker pushes to these ps.  What
+has changed in the end, what the variables were less what they are, is kept like a gradient, for the round of mode sync
+in which all workers put their changes together.  What optimizers keep beside the variables is not put together: that on
 the ps of the job stays as it is.
 
 A worker's part in local rounds: it trains by itself, and contributes what that has changed.
@@ -78,7 +78,7 @@ class LocalTraining:
             graph.graph, self._control, self._carried, _silent, partial(open_session, server, graph.graph),
             alone.initialise,
         )  # fmt: skip
-        view = ViewHook(own, self._creator, takes_copies=False)  # they are the worker's, and go on
+        view = ViewHook(own, self._creator, takes_copies=False)  # they are the worker's, and stay
         self._users = [
             StepsOnly(hook, graph.is_step, lambda: view.global_step, run.log) for hook in graph.model.spec.hooks
         ]

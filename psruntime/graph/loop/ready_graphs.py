@@ -1,7 +1,7 @@
 """Which graphs are ready for steps, and the thread that makes another one ready beside the steps.
 
-Before a running job changes from one kind of steps to the other its workers are told to build, which takes seconds, and
-longer for a large model.
+Before a running job changes from one kind of steps to the other its workers build the other graph, which takes seconds,
+and longer for a large model.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ReadyGraphs:
         reason = ""
         try:
             self._warm(self._graphs.of(mode))
-        except Exception as error:  # noqa: BLE001 - whatever the user's model raises, the training goes on
+        except Exception as error:  # noqa: BLE001 - whatever the user's model raises, the training continues
             reason = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
 
         def found() -> frozenset[str]:

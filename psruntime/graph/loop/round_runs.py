@@ -90,7 +90,7 @@ class RoundBatches:
         self._inputs.put_back(batch.arrays)
 
     def leave(self) -> None:
-        """Somebody else goes on with the input."""
+        """Gives the input back: another loop continues with it."""
         if self._ahead:
             self._inputs.give_back(self._ahead.arrays)
             self._ahead = None
@@ -166,7 +166,7 @@ class RoundRuns:
         return outcomes_of(session.run_step_fn(contribute))
 
     def close(self, session: Session, assignment: Assignment, closes: Complete) -> Applied | Broken | None:
-        """Applies the round by itself, also one that somebody before began to apply; None: this worker is fenced.
+        """Applies the round by itself, also one that another worker began to apply; None: this worker is fenced.
 
         Raises:
             JobFailedError: the norm of the gradient is not finite, or no batch of a local round counts.
@@ -184,7 +184,7 @@ class RoundRuns:
     def _factor(self, session: Session, closes: Complete) -> float:
         """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing.
 
-        Of a local round it makes the mean change, which has no limit: without one the job could not go on behind it.
+        Of a local round it makes the mean change, which has no limit: without one the job could not continue after it.
         """
         if closes.examples == 0 and closes.local:
             raise JobFailedError(

@@ -143,7 +143,7 @@ class Steps(Protocol):
         """Takes steps until training stops."""
 
     def leave(self) -> None:
-        """Gives the batches back that no step took: another loop goes on with the input."""
+        """Gives the batches back that no step took: another loop continues with the input."""
 
 
 class TrainingLoop:
@@ -197,10 +197,10 @@ class TrainingLoop:
         """Returns when the job is done.
 
         Raises:
-            ModeChangedError: the job goes on in a mode for which there has to be another loop.
+            ModeChangedError: the job continues in a mode for which there has to be another loop.
             StopRequested: the process was asked to stop.
-            PsRuntimeError: the job failed, or this worker cannot go on.  Where what failed here ends the job, what was
-                trained was saved before.
+            PsRuntimeError: the job failed, or this worker cannot continue.  Where the failure ends the job, the
+                variables were saved before.
         """
         try:
             self._train()

@@ -35,7 +35,7 @@ HOST = "127.0.0.1"  # at which the worker reaches them; TensorFlow's servers lis
 
 
 class PrivatePs:
-    """As many as the job has.  TensorFlow's servers never end, so they are kept, empty, when nobody trains on them."""
+    """As many as the job has.  TensorFlow's servers never end, so they are kept, empty, for the next worker."""
 
     def __init__(self, num_ps: int) -> None:
         self._servers = [start_server("ps", ps, HOST, 0) for ps in range(num_ps)]
@@ -76,7 +76,7 @@ class PsState:
             self._scale = tf1.placeholder(tf1.float32, [])
             write_limit = control.max_staleness.assign(self._limit, read_value=False)
             write_scale = control.learning_rate_scale.assign(self._scale, read_value=False)
-            # First, so that nobody is admitted under an older, lower limit, or another scale.
+            # First, so that no worker is admitted under an older, lower limit, or another scale.
             with tf1.control_dependencies([write_limit, write_scale]):
                 self._write_admitted = control.admitted.assign(self._table, read_value=False)
             self._bytes = control.bytes_held.read_value()

@@ -4,7 +4,7 @@ It is a ring on the bucket's ps.  A worker remembers how many indices had been n
 those since, each once, with what the master has there; or all of the master, if they are no longer in the ring.
 
 No lock: an update counts the indices that it is about to note, writes them, changes the master, and then says that
-it has.  Whoever reads looks first how far updates have ended, and last how far one may have written.
+it has.  A reader looks first how far updates have ended, and last how far one may have written.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ To add each to the sum of those before would make all rows unique anew each time
 
 TensorFlow's ConditionalAccumulator is not used: it counts the repeat of a push twice, cannot be read (the joint norm is
 needed before anything is applied), blocks when it is empty, and a gradient that was taken out of it is lost with
-whoever took it.  Here the sum stays until the next attempt begins, so an interrupted close is simply repeated.
+the run that took it.  Here the sum stays until the next attempt begins, so an interrupted close is simply repeated.
 
 A close may be interrupted anywhere, and others close the same round too: a bucket that has applied the attempt is
 passed over.  The intent is written before the update and the attempt after it, so a bucket whose update was cut off

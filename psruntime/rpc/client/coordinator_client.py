@@ -12,7 +12,8 @@ import grpc
 from psruntime.config import JobConfig
 from psruntime.config.process import split_address
 from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
-from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet
+from psruntime.core.members.job_status import JobStatus
+from psruntime.core.members.messages import Answer, Join, NotYet
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Action
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, ShardRequest

@@ -117,7 +117,7 @@ def join_until_admitted(context: ClientContext, registration: Registration, for_
         machine=me.machine,
         began_at=me.began_at,
     )
-    asked_s: float | None = None  # when the first try that was answered was made: before it, nobody was asked
+    asked_s: float | None = None  # when the first try that was answered was made: before it no coordinator was asked
     logged = ""  # the tag of the holder that the log has named
 
     def ask() -> tuple[Answer | NotYet, float]:

@@ -38,7 +38,7 @@ def a_poll_s(job: JobConfig, role: Role, index: int) -> float:
     """How long the next heartbeat may wait for news: a different time for each member.
 
     News for all members ends all polls in the same moment; with equal times they would end together ever after.  Ps 0
-    has the global step, and is beside the coordinator: whoever looks at the job sees a step of the last second.
+    has the global step, and is beside the coordinator: the status has a step of the last second.
     """
     longest_s = min(job.heartbeat_s, FRESH_S) if (role, index) == (Role.PS, 0) else job.heartbeat_s
     return longest_s * random.uniform(SHORTEST_POLL, 1.0)
@@ -91,7 +91,7 @@ class MembershipClient:
         self._ended = False  # whether `on_end` was called
         self._latest = LatestAnswer()
         self._passed_on: Answer | None = None  # the last one that `on_answer` was given
-        self._past = registration.past  # what the next coordinator will be told
+        self._past = registration.past  # what the next coordinator receives
         self._learning = threading.Lock()  # guards its changes, and the next
         self._stood_still_s = 0.0  # the longest time for which no Python ran, which no heartbeat has reported yet
         self._thread: threading.Thread | None = None
@@ -270,7 +270,7 @@ class MembershipClient:
     # In any thread.
 
     def _update_past(self, news: Callable[[Past], Past]) -> None:
-        """What the next coordinator will be told."""
+        """What the next coordinator receives."""
         with self._learning:
             self._past = news(self._past)
 

@@ -1,7 +1,7 @@
 """The job's token, and how files with secrets are read.
 
-It tells the members of one job from everybody else; who they are is for TLS to say, and without TLS whoever can
-listen to the network can read it.
+It distinguishes the members of one job from other processes; TLS says which they are.  Without TLS any process that
+can listen to the network can read it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_secret_file(flag: str, path: str) -> bytes:
     """The same for a file with a secret.
 
     As with ssh, a file of our own may not be open to others; one of another user is that user's affair, and one on a
-    read-only file system that of whoever mounted it: a Secret of Kubernetes, for example, has mode 0644 by default.
+    read-only file system that of its mount: a Secret of Kubernetes, for example, has mode 0644 by default.
 
     Raises:
         UsageError: it cannot be read, or group or others have a right to it.
@@ -93,14 +93,14 @@ def metadata(token: str) -> Metadata:
 class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Refuses every call without the token, before its request is read.  Health alone is open.
 
-    `log(event, **facts)` is told of refusals, the first at once and then every LOG_EVERY_S.
+    `log(event, **facts)` logs refusals, the first at once and then every LOG_EVERY_S.
     """
 
     def __init__(self, token: str, log: Callable[..., None], now: Callable[[], float] = time.monotonic) -> None:
         self._expected = _header(token).encode()
         self._log = log
         self._now = now
-        self._untold = 0  # refusals that the log has not been told of
+        self._untold = 0  # refusals that are not logged yet
         self._quiet_until_s = 0.0
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], call: Any) -> Any:

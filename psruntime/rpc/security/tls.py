@@ -40,14 +40,14 @@ def why_refused(who: str, address: str, tls: Tls | None, timeout_s: float) -> st
     until_s = time.monotonic() + timeout_s
     try:
         return _look_without(who, address, until_s) if tls is None else _look(who, address, tls, until_s)
-    except OSError:  # nobody is there, or the connection was lost: nothing that a flag would mend
+    except OSError:  # nothing listens there, or the connection was lost: nothing that a flag would mend
         return ""
 
 
 def _look_without(who: str, address: str, until_s: float) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # whoever it is, it speaks TLS
+    context.verify_mode = ssl.CERT_NONE  # any certificate: only whether TLS is spoken counts
     try:
         _greeting(address, context, until_s)
     except ssl.SSLError as error:
@@ -136,7 +136,7 @@ class Tls:
 
     ca, cert, key: as PEM; cert may be a chain.  ca_file, cert_file: for messages.
     caller: the same for Python's ssl, as a client that checks the server's name.  web: as a server of HTTP, which
-        serves nobody without a certificate of the CA.
+        serves no client without a certificate of the CA.
     mirror: both ends of a handshake with itself, which checks everything but names.
     """
 
@@ -150,7 +150,7 @@ class Tls:
     mirror: tuple[ssl.SSLContext, ssl.SSLContext]
 
     def server_credentials(self) -> Any:
-        """For a gRPC server that serves nobody without a certificate of the CA."""
+        """For a gRPC server that serves no client without a certificate of the CA."""
         return grpc.ssl_server_credentials([(self.key, self.cert)], self.ca, require_client_auth=True)
 
     def channel_credentials(self) -> Any:

@@ -1,6 +1,6 @@
-"""Asks a machine whether anything listens at an address, so that a crashed process is told from a paused one.
+"""Asks a machine whether anything listens at an address, which distinguishes a crashed process from a paused one.
 
-The system goes on accepting connections for a process that is paused; it refuses them once the process is
+The system continues to accept connections for a process that is paused; it refuses them once the process is
 gone.  So only a refusal proves something.
 """
 
@@ -11,7 +11,7 @@ import socket
 
 from psruntime.config.process import split_address
 
-PROBE_S = 1.0  # a refusal comes within a round trip; whoever waits for it is kept waiting no longer than this
+PROBE_S = 1.0  # a refusal comes within a round trip; the claimant waits no longer than this
 
 
 class Probes:

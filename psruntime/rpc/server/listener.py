@@ -28,7 +28,7 @@ from psruntime.rpc.wire.channel_options import server_options
 def require_free(address: str, setting: str) -> None:
     """Raises a UsageError if `host:port` cannot be bound; `setting` is the flag that gives the port.
 
-    The answer may be outdated at once; whoever binds next has to be ready for a refusal.
+    The answer may be outdated at once; the next bind may be refused all the same.
     """
     host, port = split_address(address)
     try:

@@ -89,12 +89,12 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             raise UsageError(f"the request is no message of {rpc}") from None
 
     async def _read(self, context: Any) -> bytes:
-        """A read that is given up goes on until the end of its call: gRPC would not free what it brings."""
+        """A read that is given up continues until the end of its call: gRPC would not free what it brings."""
         arrived = asyncio.get_running_loop().create_future()
         read = asyncio.ensure_future(context.read())
 
         def end(_: Any) -> None:
-            read.cancelled() or read.exception()  # so that nobody has to ask for it
+            read.cancelled() or read.exception()  # so that asyncio does not log it
             _settle(arrived, True)
 
         read.add_done_callback(end)

@@ -1,22 +1,10 @@
 """Calls that wait for an answer: heartbeats, clocks, changes; and those who watch the job.
 
-Long polls that all ask again when something has changed.
+A poll of changes asks again when something has changed.  One of a clock report waits until the floor is where its
+worker needs it.  One of a heartbeat waits until its member's instructions change; while the status is read they are shorter,
+so that members report every second.  A watcher, which reads the status again and again, receives the end of the job.
 
-Belongs to one event loop and is used in its thread only.
-
-Long polls of clock reports: each waits until the floor is where its worker needs it.
-
-Belongs to one event loop and is used in its thread only.
-
-Long polls of heartbeats: each waits until its member's instructions change.
-
-Belongs to one event loop and is used in its thread only.
-
-While somebody asks for the status, they wait less long, so that members say every second what they measure.
-
-Who watches a job, by asking for its status again and again: each is to hear that it is over, and how it ended.
-
-Belongs to one event loop and is used in its thread only.
+All belong to one event loop and are used in its thread only.
 """
 
 from __future__ import annotations
@@ -129,9 +117,9 @@ PAUSE_S = 0.001  # for each poll, between two checks of all; half of it goes to 
 MOST_S = 1.0  # of that pause
 AT_ONCE = 32  # polls that are checked before other calls get their turn: some 1 ms
 
-FRESH_S = 1.0  # how old at most, while somebody looks, is what a member has said
+FRESH_S = 1.0  # while the status is read, the largest age of a member's last heartbeat
 WATCHED_S = 3.0  # for which a question for the status counts; who watches asks every second
-BEATS_PER_S = 300  # of all members together, for whoever looks; a quarter of what one core answers at most
+BEATS_PER_S = 300  # of all members together, while the status is read; a quarter of what one core answers at most
 
 AnswerOf = Callable[[Role, int, int], Answer]
 
@@ -197,7 +185,7 @@ class HeartbeatPolls:
         self._wake([poll for poll in self._polls if poll.role is Role.WORKER and poll.index in indices])
 
     def watch(self) -> None:
-        """Somebody looks at the job: for a while polls last a second at most, also those that have begun before.
+        """The status was read: for a while polls last a second at most, also those that have begun before.
 
         Of very many members they last longer, so that their heartbeats stay few enough.
         """
@@ -243,14 +231,14 @@ class HeartbeatPolls:
         for poll in (poll for poll in polls if not poll.news.done()):
             try:
                 answer = self._answer_of(poll.role, poll.index, poll.incarnation)
-            except Exception as error:  # noqa: BLE001 - its own handler translates it, the other polls go on
+            except Exception as error:  # noqa: BLE001 - its own handler translates it, the other polls continue
                 poll.news.set_exception(error)
             else:
                 if answer.revision != poll.seen_revision or self._closed or anyhow:
                     poll.news.set_result(answer)
 
 
-AGAIN_S = 2.5  # after which somebody who has not asked again does not watch any more; who does asks every second
+AGAIN_S = 2.5  # a watcher that has not asked again by then is gone; one asks every second
 SOON_S = 1.2  # the same, where the process was asked to stop
 MOST = 1000  # that are remembered
 
@@ -262,7 +250,7 @@ class Watchers:
         self._asked_s: OrderedDict[str, float] = OrderedDict()  # who asked while the job was not over; the latest last
 
     def ask(self, peer: str, is_over: bool, now_s: float) -> None:
-        """One asks, and is told whether the job is over."""
+        """A watcher asks; the answer has whether the job is over."""
         self._asked_s.pop(peer, None)
         if not is_over:
             self._asked_s[peer] = now_s
@@ -270,6 +258,6 @@ class Watchers:
             self._asked_s.popitem(last=False)
 
     def are_to_hear(self, now_s: float, within_s: float = AGAIN_S) -> bool:
-        """Whether somebody who asked within that time has not been told that the job is over."""
+        """Whether a watcher that asked within that time has not received the end of the job."""
         latest_s = next(reversed(self._asked_s.values()), None)
         return latest_s is not None and now_s - latest_s < within_s

@@ -43,7 +43,7 @@ class RpcServer:
 
     `service` is called in the server's event loop.  Port 0 lets the system choose, and `port` is what it chose;
     `flag` is the one that gives the port, for messages.  `security` says whom it serves: with TLS only who has a
-    certificate, with a token only who sends it, health apart; `log` is told of calls without it.
+    certificate, with a token only who sends it, health apart; `log` logs calls without it.
     Health of "" is what `set_serving` said last, at first NOT_SERVING; health of the coordinator's name is SERVING
     while it runs.
     """
@@ -148,7 +148,7 @@ class RpcServer:
             if tls:
                 return int(server.add_secure_port(self.address, tls.server_credentials()))
             return int(server.add_insecure_port(self.address))
-        except RuntimeError:  # somebody took it since `require_free`
+        except RuntimeError:  # another process took it since `require_free`
             raise in_use(self.address, self._flag) from None
 
 

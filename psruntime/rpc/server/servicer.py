@@ -74,7 +74,7 @@ def _rpc(
 def _rpc_from(
     handler: Callable[[CoordinationServicer, Request, Callable[[], str]], Awaitable[Response]],
 ) -> Callable[[CoordinationServicer, Request, Any], Awaitable[Response]]:
-    """As `_rpc`, of a handler that is also told by whom it is called."""
+    """As `_rpc`, of a handler that also receives its caller."""
 
     @functools.wraps(handler)
     async def answer(self: CoordinationServicer, request: Request, context: Any) -> Response:
@@ -97,8 +97,8 @@ def caller_of(peer: str) -> str:
 class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
     """See the module.  All of it runs in one event loop.
 
-    `make(now_s)` makes the state machine; `log(event, **facts)` is told what happened; `now` is a monotonic
-    clock in seconds; `record` keeps the record of the rounds, before the answer to whoever told that one is closed.
+    `make(now_s)` makes the state machine; `log(event, **facts)` logs what happened; `now` is a monotonic
+    clock in seconds; `record` keeps the record of the rounds, before the answer to the report that one is closed.
 
     Raises:
         UsageError: a setting of the job does not fit its field on the wire.
@@ -116,9 +116,9 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         fresh_s: float = FRESH_S,
         is_hurried: Callable[[], bool] = lambda: False,
     ) -> None:
-        """fresh_s: how old at most, while somebody asks for the status, is what a member has said.
+        """fresh_s: while the status is read, the largest age of a member's last heartbeat.
 
-        is_hurried: whether it is to end soon, also if somebody who watches has not heard that the job is over.
+        is_hurried: whether it is to end soon, also if a watcher has not received the end of the job.
         """
         self._is_hurried = is_hurried
         self._job = job
@@ -345,5 +345,5 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
             try:
                 self._act(self._coordinator.advance)
                 self._heartbeat_polls.wake_soon()
-            except Exception as error:  # noqa: BLE001 - leases must go on ending
+            except Exception as error:  # noqa: BLE001 - leases must continue to end
                 self._defect("tick", error)

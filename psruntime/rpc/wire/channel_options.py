@@ -26,7 +26,7 @@ SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # by default two servers may share a port, each with a part of the callers
     # By default the server ends a connection that pings more often than every 5 minutes.
     ("grpc.http2.min_ping_interval_without_data_ms", PING_MS // 2),
-    # Connections that nobody uses.  A member holds a heartbeat nearly all the time, so its own is never idle.
+    # Connections without calls.  A member has a heartbeat under way nearly all the time, so its own is never idle.
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.http2.settings_timeout", HANDSHAKE_MS),
     ("grpc.max_connection_idle_ms", IDLE_MS),

@@ -1,6 +1,6 @@
 """The one table of errors and gRPC statuses, read in both directions.
 
-A status that several errors share is told apart by the trailing metadata `psruntime-cause`.
+A status that several errors share is distinguished by the trailing metadata `psruntime-cause`.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Gate:
     def __init__(self, context: ClientContext, worker: int) -> None:
         self.max_lead = 0
         self.reason = ""  # for whom the worker waits, for people
-        self._bound = context.job.bound or 0  # in a job that is not in mode bounded until it is told one
+        self._bound = context.job.bound or 0  # in another mode 0 until it is instructed
         self._worker = worker
         self._longest_poll_s, self._margin_s = context.job.heartbeat_s, context.margin_s
         self._client, self._stop, self._log = context.client, context.stop, context.log
@@ -84,7 +84,7 @@ class Gate:
         return ReportSchedule(self._bound, self._worker, assignment, self._longest_poll_s, steps)
 
     def space(self, every_s: float) -> None:
-        """The coordinator wants so much time between two reports for which nobody can wait."""
+        """The coordinator wants so much time between two reports for which no other worker can wait."""
         with self._changed:
             self._every_s = every_s
             if self._schedule is not None and self._schedule.space(every_s):
@@ -168,7 +168,7 @@ class Gate:
             return None
 
     def _send(self, schedule: ReportSchedule, report: ClockReport) -> ClockAnswer | None:
-        """The answer; None when nobody needs it any more."""
+        """The answer; None once it is not needed any more."""
         clock = schedule.clock_of(report)
 
         def is_wanted() -> bool:

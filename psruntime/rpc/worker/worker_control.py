@@ -101,7 +101,7 @@ class WorkerControl:
         self.back_off(reason)
 
     def entered(self, assignment: Assignment) -> None:
-        """In the same view and incarnation the steps go on: a session was lost, not what was done in it.
+        """In the same view and incarnation the steps continue: a session was lost, not what was done in it.
 
         A step that a lost session interrupted is repeated in the next one without another `may_step`.  The bound
         holds all the same: here its clock is as it was, and a floor never falls; elsewhere the lead is 0.
@@ -385,7 +385,7 @@ class WorkerControl:
         """Pauses before a call is repeated: the heartbeats find the same error, and act on it."""
         self._raise_if_over(self._membership.answer)  # which raises what the membership failed with, too
         self._notes.waits(str(error))
-        if self._asked.is_set() or self._stop.wait(PAUSE_S):  # nobody is there to say that the job ends
+        if self._asked.is_set() or self._stop.wait(PAUSE_S):  # no coordinator is there to report the end of the job
             raise StopRequested("asked to stop") from error
 
     def _wait(self, ready: Callable[[Answer], bool]) -> Answer:

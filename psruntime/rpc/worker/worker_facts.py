@@ -178,7 +178,7 @@ class WorkerFacts:
     # Written by the training.
 
     def entered(self, assignment: Assignment) -> None:
-        """A session is open.  In the same view and incarnation the steps go on, in another they begin at 0."""
+        """A session is open.  In the same view and incarnation the steps continue, in another they begin at 0."""
         last = self._assignment
         with self._lock:
             if last is None or (last.view, last.incarnation) != (assignment.view, assignment.incarnation):

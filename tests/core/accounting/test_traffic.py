@@ -8,16 +8,9 @@ import pytest
 
 from psruntime.core.accounting.traffic import HEAVY, LEAST_BYTES_PER_S, RELIEVED, WINDOW_S, TrafficRates, why_heavy
 from psruntime.core.coordinator.status import job_status
+from psruntime.core.members.job_status import PsTraffic, WorkerTraffic
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.messages import (
-    BytesMoved,
-    PsBeat,
-    PsStats,
-    PsTraffic,
-    WorkerBeat,
-    WorkerStats,
-    WorkerTraffic,
-)
+from psruntime.core.members.messages import BytesMoved, PsBeat, PsStats, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase
 from tests.core.coordinator.scenario import Scenario
 

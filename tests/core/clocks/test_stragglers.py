@@ -21,7 +21,7 @@ def a_pace(bound: int, workers: int = MANY) -> tuple[Pace, list[Member]]:
 def test_few_workers_and_those_with_a_small_bound_leave_the_least_time():
     assert {spacing_s(100, 5, worker) for worker in range(5)} == {REPORT_S}
     assert spacing_s(LEAST_BOUND - 1, MANY, 5) == REPORT_S
-    assert Pace(JobConfig(), JudgedClock(0.0)).report_every_s(a_pace(8, 1)[1][0]) == 0.0, "nobody reports in mode async"
+    assert Pace(JobConfig(), JudgedClock(0.0)).report_every_s(a_pace(8, 1)[1][0]) == 0.0, "none reports in async"
 
 
 def test_all_together_make_about_as_many_reports_as_one_core_answers():

@@ -10,8 +10,9 @@ from psruntime.core.coordinator import steered
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.departures import KEPT
+from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.membership import Role, tag_of
-from psruntime.core.members.messages import Answer, JobStatus, WorkerBeat
+from psruntime.core.members.messages import Answer, WorkerBeat
 from psruntime.core.members.view import Phase, View
 
 if TYPE_CHECKING:

@@ -63,10 +63,7 @@ def test_a_reason_names_the_ps() -> None:
 
 
 def test_the_drawn_table_is_the_one_that_decides() -> None:
-    ways = recovery.WAYS
-    check_transitions(
-        recovery.__doc__, recovery.Together, recovery.Rounds, ways, lambda *pair: ways[pair], recovery.Way
-    )
+    check_transitions(recovery.__doc__, recovery.Together, recovery.Consistency, recovery.WAYS, recovery.Way)
 
 
 def row(**counts: int) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Rounds under any order of events: what the ps apply is what the record says, one contribution of each member.
 
-The ps are two plain buckets that follow the rules of graph/store (round_sum.py); pushes
-may arrive late, in part, twice, or from workers that are gone, and whoever closes, by itself or on the way to its own
-contribution, may die after any bucket.
+The ps are two plain buckets that follow the rules of graph/push/round_sum.py.  Pushes may arrive late, in part, twice,
+or from workers that are gone.  The worker that closes, by itself or on the way to its own contribution, may die after
+any bucket.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RoundsMachine(RuleBasedStateMachine):
         self.late: list[tuple[int, Action, int]] = []  # incarnation, its turn, bucket
         self.words: list[tuple[int, Computed | Pushed | Applied]] = []  # by whom; said, and perhaps heard again later
         self.ticks = 0
-        self.closes: list[Complete] = []  # whoever lost its session at it may repeat it in the next view
+        self.closes: list[Complete] = []  # a worker that lost its session at it may repeat it in the next view
         self.floor = 0  # the highest attempt ever handed out
 
     def new_rounds(self) -> Rounds:
@@ -105,8 +105,8 @@ class RoundsMachine(RuleBasedStateMachine):
         assert self.rounds.open or len(self.live) < needed, "only the first round of a view waits"
 
     @precondition(lambda self: self.live)
-    @rule(who=picks, delayed=some, twice=st.booleans(), told=mostly, finite=mostly)
-    def contribute(self, who: int, delayed: tuple[int, ...], twice: bool, told: bool, finite: bool) -> None:
+    @rule(who=picks, delayed=some, twice=st.booleans(), reported=mostly, finite=mostly)
+    def contribute(self, who: int, delayed: tuple[int, ...], twice: bool, reported: bool, finite: bool) -> None:
         """On each bucket closes the round before, and pushes; some of it may be on its way still, and the word of it
         may be lost."""
         incarnation = self.pick(who)
@@ -118,7 +118,7 @@ class RoundsMachine(RuleBasedStateMachine):
             assert not action.closes.local and not action.local
             self.check_closable(action.closes)
         if action.kind is ActionKind.COMPUTE:
-            self.compute(incarnation, action, delayed, told)
+            self.compute(incarnation, action, delayed, reported)
             return
         pushes = {bucket: (incarnation, action, bucket) for bucket in BUCKETS}
         self.late += [pushes[bucket] for bucket in (BUCKETS if twice else delayed)]
@@ -127,22 +127,22 @@ class RoundsMachine(RuleBasedStateMachine):
             taken = self.taken(incarnation, action)
             is_apart = action.local or apart(action.attempt)
             said = Pushed(action.round, action.attempt, 0, float(finite), is_apart, taken)
-            self.say(incarnation, said, told)
+            self.say(incarnation, said, reported)
 
     @precondition(lambda self: self.live)
     @rule()
     def all_contribute(self) -> None:
         """So that there are many rounds, and what went wrong once shows in the next."""
         for who in range(len(self.live)):
-            self.contribute(who, delayed=(), twice=False, told=True, finite=True)
+            self.contribute(who, delayed=(), twice=False, reported=True, finite=True)
 
-    def compute(self, incarnation: int, action: Action, delayed: tuple[int, ...], told: bool) -> None:
+    def compute(self, incarnation: int, action: Action, delayed: tuple[int, ...], reported: bool) -> None:
         """With backup workers a gradient is kept first, after the round before was closed on each bucket."""
         for number in BUCKETS:
             if action.closes and number not in delayed:
                 self.buckets[number].apply(action.closes)
         if not (action.closes and delayed):
-            self.say(incarnation, Computed(action.round, action.opened, 0, 1.0), told)
+            self.say(incarnation, Computed(action.round, action.opened, 0, 1.0), reported)
 
     def arrive(self, incarnation: int, action: Action, number: int) -> bool:
         """Whether the contribution to this bucket is in."""
@@ -157,23 +157,23 @@ class RoundsMachine(RuleBasedStateMachine):
         self.arrive(*self.late.pop(which % len(self.late)))
 
     @precondition(lambda self: self.live)
-    @rule(skipped=some, told=mostly)
-    def close(self, skipped: tuple[int, ...], told: bool) -> None:
+    @rule(skipped=some, reported=mostly)
+    def close(self, skipped: tuple[int, ...], reported: bool) -> None:
         """The chief applies some of the buckets, or all; its word of it may be lost."""
         for closer in self.live:
             action = self.action(closer)
             if action.kind is ActionKind.APPLY and action.closes and self.is_closed(action.closes, skipped):
-                self.say(closer, Applied(action.round, action.attempt, action.round), told)
+                self.say(closer, Applied(action.round, action.attempt, action.round), reported)
                 break
 
     @precondition(lambda self: self.live)
-    @rule(who=picks, skipped=some, told=mostly)
-    def stop(self, who: int, skipped: tuple[int, ...], told: bool) -> None:
+    @rule(who=picks, skipped=some, reported=mostly)
+    def stop(self, who: int, skipped: tuple[int, ...], reported: bool) -> None:
         """One that takes part in no further round closes the one before by itself."""
         incarnation = self.pick(who)
         closes = self.action(incarnation).closes
         if closes and self.is_closed(closes, skipped):
-            self.say(incarnation, Applied(closes.round, closes.attempt, closes.round), told)
+            self.say(incarnation, Applied(closes.round, closes.attempt, closes.round), reported)
 
     def is_closed(self, closes: Complete, skipped: tuple[int, ...]) -> bool:
         """Whether all buckets are, after some of them, or all, were."""
@@ -187,9 +187,9 @@ class RoundsMachine(RuleBasedStateMachine):
     def check_closable(self, closes: Complete) -> None:
         assert all(b.applied_attempt == closes.attempt or b.is_complete(closes) for b in self.buckets), "torn"
 
-    def say(self, incarnation: int, word: Computed | Pushed | Applied, told: bool) -> None:
+    def say(self, incarnation: int, word: Computed | Pushed | Applied, reported: bool) -> None:
         self.words.append((incarnation, word))
-        if told:
+        if reported:
             self.hear(incarnation, word)
 
     def hear(self, incarnation: int, word: Computed | Pushed | Applied) -> None:
@@ -272,7 +272,7 @@ class RoundsMachine(RuleBasedStateMachine):
             of_round = self.rounds.round - len(self.recorded) if self.rounds.closing else int(self.rounds.unsettled)
             assert ahead in (0, of_round)
             for members in bucket.applied:
-                assert len(set(members)) == len(members), "nobody twice"
+                assert len(set(members)) == len(members), "no member twice"
 
     @invariant()
     def somebody_can_go_on(self) -> None:

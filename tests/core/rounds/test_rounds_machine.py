@@ -89,7 +89,7 @@ class RestingMachine(RoundsMachine):
 
     @invariant()
     def what_is_complete_is_closed_by_somebody(self) -> None:
-        """Even if nobody has a batch."""
+        """Even if no worker has a batch."""
         if self.live and not self.rounds.open and self.rounds.unsettled:
             assert ActionKind.APPLY in {self.action(incarnation).kind for incarnation in self.live}
 

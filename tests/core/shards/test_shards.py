@@ -316,4 +316,4 @@ def test_workers_that_come_after_all_were_gone_may_cut_the_input_otherwise() -> 
 
 
 def test_every_event_of_a_shard_is_in_the_drawn_table_or_refused() -> None:
-    check_transitions(module.__doc__, module.State, module.Event, module.TRANSITIONS, module.after)
+    check_transitions(module.__doc__, module.State, module.Event, module.TRANSITIONS)

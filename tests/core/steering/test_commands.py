@@ -335,7 +335,7 @@ def test_what_is_not_known_before_the_first_view_is_asked_again(kind: Kind, fact
     """The next coordinator is asked before the members have told it what they know."""
     job = SteeredJob(**ASYNC, checkpoint_dir="/c")
     job.core = Coordinator(job.job, 0.0)
-    with pytest.raises(UnreachableError, match="it cannot be told yet what the job can do: FORMING"):
+    with pytest.raises(UnreachableError, match="it is not known yet what the job can do: FORMING"):
         job.ask(kind, **facts)
 
 

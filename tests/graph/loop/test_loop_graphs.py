@@ -38,11 +38,11 @@ class Builds:
 
     def __init__(self, *modes: str) -> None:
         self.asked: list[str] = []
-        self.told: list[GraphsBuilt] = []
+        self.changes: list[GraphsBuilt] = []
         self.may = threading.Event()
         self.may.set()
         self.error: Exception | None = None
-        self.on_change = lambda: self.told.append(self.ready.built)
+        self.on_change = lambda: self.changes.append(self.ready.built)
         self.warm: Callable[[Any], None] = lambda graph: graph.heat()
         self.graphs = LoopGraphs(self.make)
         for mode in modes:
@@ -83,7 +83,7 @@ def test_what_is_prepared_is_built_once_and_others_wait_for_it() -> None:
     builds.await_end()
     builds.ready.prepare("sync", 3)
     builds.ready.prepare("", 0)
-    assert builds.asked == ["async", "sync"] and builds.told == [BOTH] and not builds.ready.is_building
+    assert builds.asked == ["async", "sync"] and builds.changes == [BOTH] and not builds.ready.is_building
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_what_cannot_be_built_is_told_and_tried_again_for_another_change(error: 
         builds.ready.prepare("sync", 1)
         builds.await_end()
     failed = GraphsBuilt(pushes=True, failure=failure, failed_build=1)
-    assert builds.asked == ["async", "sync"] and builds.told == [failed]
+    assert builds.asked == ["async", "sync"] and builds.changes == [failed]
     builds.ready.prepare("sync", 2)
     builds.await_end()
-    assert builds.told == [failed, replace(failed, failed_build=2)]
+    assert builds.changes == [failed, replace(failed, failed_build=2)]
     builds.error = None
     builds.ready.prepare("sync", 3)
     builds.await_end()
@@ -112,17 +112,17 @@ def test_a_change_that_comes_while_the_failure_of_another_is_told_is_built_for()
     """The answer to that word may be the next change, and no other answer comes that would begin its build."""
     builds = Builds("async")
     builds.error = UsageError("no optimizer")
-    told = threading.Event()
+    noted = threading.Event()
 
     def tell() -> None:
         if builds.ready.built.failure:
             builds.error = None
             builds.ready.prepare("sync", 2)
-            told.set()
+            noted.set()
 
     builds.on_change = tell
     builds.ready.prepare("sync", 1)
-    assert told.wait(10)
+    assert noted.wait(10)
     builds.await_end()
     assert builds.asked == ["async", "sync", "sync"] and builds.ready.built == BOTH
 
@@ -145,14 +145,15 @@ def test_the_graph_that_is_left_has_to_be_made_ready_again() -> None:
     pushes: Any = builds.ready.enter("async")
     builds.ready.prepare("sync", 1)
     builds.await_end()
-    assert builds.told == [PUSHES, BOTH]
+    assert builds.changes == [PUSHES, BOTH]
     rounds: Any = builds.ready.enter("sync")
     assert builds.ready.built == GraphsBuilt(rounds=True)
     builds.ready.prepare("bounded", 2)
     builds.await_end()
     assert (pushes.warmed, rounds.warmed) == (1, 1) and builds.ready.built == BOTH
     assert builds.ready.enter("bounded") is pushes
-    assert builds.told == [PUSHES, BOTH, GraphsBuilt(rounds=True), BOTH, PUSHES] and builds.asked == ["async", "sync"]
+    assert builds.changes == [PUSHES, BOTH, GraphsBuilt(rounds=True), BOTH, PUSHES]
+    assert builds.asked == ["async", "sync"]
 
 
 def test_it_is_ready_once_it_is_warm() -> None:

@@ -16,6 +16,7 @@ from psruntime.config.job_settings import BATCH_POLICIES, ON_NAN, PLANS, SUMMARY
 from psruntime.config.schedule import MODES
 from psruntime.core import fields
 from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
+from psruntime.core.members.job_status import JobStatus, MemberStatus, PsTraffic, WorkerTraffic
 from psruntime.core.members.membership import Member, Role, tag_of
 from psruntime.core.members.messages import (
     NOT_JOINED,
@@ -23,19 +24,15 @@ from psruntime.core.members.messages import (
     BytesMoved,
     GpuMemory,
     Instructions,
-    JobStatus,
     Join,
     LeaveKind,
     Machine,
-    MemberStatus,
     NotYet,
     PsBeat,
     PsStats,
-    PsTraffic,
     RowCounts,
     WorkerBeat,
     WorkerStats,
-    WorkerTraffic,
 )
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
@@ -64,7 +61,8 @@ indices = st.integers(0, fields.INDEX_LIMIT - 1)
 incarnations = st.integers(1, fields.INCARNATION_LIMIT - 1)
 spans = st.integers(0, 10**15).map(lambda ns: ns / 10**9)  # seconds, in nanoseconds that a float still tells apart
 texts = st.text(max_size=60)
-words = texts.filter(str.isprintable)  # for people
+printable = st.characters(exclude_categories=("C", "Z"), include_characters=" ")  # as str.isprintable
+words = st.text(printable, max_size=60)  # for people
 identities = st.builds(
     ModelIdentity,
     st.dictionaries(words, words).map(lambda facts: tuple(facts.items())),
@@ -94,7 +92,7 @@ specs = st.builds(
     st.booleans(),
     st.booleans(),
     st.integers(0, 2**31 - 1),
-    st.none() | st.builds(DynamicRows, counts.filter(bool), counts),
+    st.none() | st.builds(DynamicRows, st.integers(1, fields.COUNT_LIMIT - 1), counts),
     st.sampled_from(["", *AGGREGATIONS]),
 )
 models = st.lists(specs, max_size=4, unique_by=lambda spec: spec.name).map(tuple)
@@ -278,7 +276,7 @@ jobs = (
             max_workers=st.integers(8, 2**31 - 1),
             train_steps=st.none() | st.integers(1, fields.COUNT_LIMIT - 1),
             epochs=st.none() | st.integers(1, fields.COUNT_LIMIT - 1),
-            checkpoint_dir=texts.filter(bool),
+            checkpoint_dir=st.text(min_size=1, max_size=60),
             keep_best=st.sampled_from(["", "loss", "max:accuracy"]),
             warm_start=st.just("/earlier"),
             warm_start_vars=st.sampled_from(["", "hidden/.*"]),
@@ -311,7 +309,7 @@ jobs = (
 )
 
 
-request_ids = words.filter(bool)
+request_ids = st.text(printable, min_size=1, max_size=60)
 controls = st.builds(
     ControlRequest,
     st.builds(Command, st.sampled_from([Kind.PAUSE, Kind.RESUME, Kind.SAVE, Kind.DRAIN]), request_ids)

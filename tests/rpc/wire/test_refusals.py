@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import CAUSES, SPECS, JobStatus, Join, LeaveKind, PsStats, WorkerBeat
+from psruntime.core.members.messages import MOST_CAUSES, SPECS, Join, LeaveKind, PsStats, WorkerBeat
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.rpc.wire.codec import from_wire, to_wire
@@ -170,6 +171,6 @@ def test_what_a_departed_member_said_is_one_line():
 
 
 def test_at_most_so_many_causes():
-    stats = pb.PsStats(dropped={str(i): 1 for i in range(CAUSES + 1)})
+    stats = pb.PsStats(dropped={str(i): 1 for i in range(MOST_CAUSES + 1)})
     with pytest.raises(UsageError, match=r"stats\.dropped must have at most 64"):
         from_wire(PsStats, stats, "stats")
