@@ -1,8 +1,9 @@
 """Calls that wait for an answer: heartbeats, clocks, changes; and those who watch the job.
 
 A poll of changes asks again when something has changed.  One of a clock report waits until the floor is where its
-worker needs it.  One of a heartbeat waits until its member's instructions change; while the status is read they are shorter,
-so that members report every second.  A watcher, which reads the status again and again, receives the end of the job.
+worker needs it.  One of a heartbeat waits until its member's instructions change; while the status is read it is
+shorter, so that members report every second.  A watcher, which reads the status again and again, receives the end of
+the job.
 
 All belong to one event loop and are used in its thread only.
 """
