@@ -32,7 +32,9 @@ from contextlib import suppress
 from typing import Any
 
 from psruntime.core.members.messages import Instructions
+from psruntime.core.recovery.recovery import obstacle
 from psruntime.errors import CheckpointError, FolderOwnedError, PsRuntimeError
+from psruntime.graph.checkpoint.listing import newest_step
 
 MARK = ".owner"
 DEAD_LEASES = 2
@@ -103,7 +105,7 @@ class FolderOwner:
 
     def keep(self, instructions: Callable[[], Instructions]) -> None:
         """Renews the mark once a lease, in a thread, while this process is the chief of variables that may be used, or
-        that it prepares."""
+        that it prepares.  A folder without the newest checkpoint of the job gets no mark."""
         self._instructions = instructions
 
         def renew() -> None:
@@ -112,12 +114,15 @@ class FolderOwner:
                     now = instructions()
                     ps = _ps_of(now)
                     self.add_ps(ps)
-                    if now.chief and ps and not now.phase.over and (now.phase.prepared or self._owns):
+                    if now.chief and ps and not now.phase.over and (self._owns or self._may_mark(now)):
                         self._renew(ps)
                         continue
                 self._owns = False
 
         threading.Thread(target=renew, name="owner", daemon=True).start()
+
+    def _may_mark(self, now: Instructions) -> bool:
+        return now.phase.prepared and not obstacle(newest_step(self._folder), now.saved_step, self._folder)
 
     def stop(self) -> None:
         """Stops renewing the mark: this process has left the job, which may continue."""

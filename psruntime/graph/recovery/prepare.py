@@ -254,9 +254,12 @@ class Preparation:
             self._log("pretrained", **facts)
 
     def _claim_folder(self, session: Session, assignment: Assignment) -> None:
-        """Raises FolderOwnedError if the folder of the checkpoints is a live job's."""
+        """Raises FolderOwnedError if the folder of the checkpoints is a live job's.
+
+        A folder without the newest checkpoint is not the job's, but another one at the same path: it gets no mark.
+        """
         owner = self._checkpoints.owner
-        if owner is None:
+        if owner is None or self._is_elsewhere(assignment):
             return
         owner.claim(
             [ps.address for ps in assignment.view.ps],
@@ -287,14 +290,18 @@ class Preparation:
 
     def _saved_step(self, assignment: Assignment) -> int | None:
         """The step of the newest checkpoint that may be restored; the latest known, if this process cannot see it."""
-        is_elsewhere = obstacle(self._checkpoints.newest_step(), assignment.saved_step, self._checkpoints.folder)
-        if is_elsewhere and not self._start_over:
+        if self._is_elsewhere(assignment):
             return assignment.saved_step
         try:
             latest = self._checkpoints.latest()
         except CheckpointError:
             return assignment.saved_step
         return step_of(latest) if latest else None
+
+    def _is_elsewhere(self, assignment: Assignment) -> bool:
+        """Whether the job has a newer checkpoint than this process sees in the folder, and does not start over."""
+        why = obstacle(self._checkpoints.newest_step(), assignment.saved_step, self._checkpoints.folder)
+        return bool(why) and not self._start_over
 
     def _require_source(self, path: str | None, assignment: Assignment, recovery: Recovery, tries: _Tries) -> None:
         """Raises if a job that has trained would continue without its newest checkpoint.

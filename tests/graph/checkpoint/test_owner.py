@@ -13,6 +13,7 @@ from psruntime.core.members.messages import Instructions
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.errors import CheckpointError, FolderOwnedError
 from psruntime.graph.checkpoint.owner import MARK, FolderOwner
+from tests.support.polling import poll_until
 
 LEASE_S = 0.2
 PS, OTHER_PS = ["10.0.0.1:4000", "10.0.0.2:4000"], ["10.0.0.7:4000"]
@@ -152,3 +153,22 @@ def test_a_chief_that_follows_a_killed_one_leaves_the_mark_where_it_is(tmp_path:
     follower.require_now()
     assert json.loads((tmp_path / MARK).read_text())["writer"] == facts["writer"]
     follower.stop()
+
+
+@pytest.mark.parametrize(("saved_step", "marks"), [(None, True), (100, False)])
+def test_a_chief_that_does_not_see_the_newest_checkpoint_marks_nothing(
+    tmp_path: Path, saved_step: int | None, marks: bool
+) -> None:
+    """As where the folder of the others is not mounted."""
+    looks: list[Instructions] = []
+
+    def instructions() -> Instructions:
+        view = View(1, (PsEntry(0, PS[0], 1),))
+        looks.append(Instructions(Phase.TRAINING, "", view, chief=True, saved_step=saved_step))
+        return looks[-1]
+
+    chief = owner(tmp_path, lease_s=0.01)
+    chief.keep(instructions)
+    poll_until(lambda: len(looks) > 5, 30, "looks of the chief at its folder")
+    assert (tmp_path / MARK).exists() == marks
+    chief.stop()
