@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime import Context, ModelSpec
-from psruntime.core.shards.shard_messages import Position, Shard, Sharding, ShardNews
+from psruntime.core.shards.shard_messages import Position, Shard, ShardAnswer, ShardBatch, Sharding, ShardNews
 from psruntime.core.shards.shards import Shards
 from psruntime.model import Model
+
+
+class LockedShards(Shards):
+    """As the coordinator has them, one call at a time: a worker's input takes shards in a thread of its own."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._lock = threading.RLock()
+
+    def take(self, incarnation: int, seen: int) -> ShardAnswer:
+        with self._lock:
+            return super().take(incarnation, seen)
+
+    def hear(self, incarnation: int, news: Iterable[ShardNews]) -> None:
+        with self._lock:
+            super().hear(incarnation, news)
+
+    def applied(self, incarnation: int, batches: Iterable[ShardBatch]) -> None:
+        with self._lock:
+            super().applied(incarnation, batches)
+
+    def lose(self, incarnation: int, why: str) -> None:
+        with self._lock:
+            super().lose(incarnation, why)
+
+    def restore(self, position: Position) -> None:
+        with self._lock:
+            super().restore(position)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from psruntime.core.steering.commands import ADAPTIVE_BOUND, SCHEDULE, Command, 
 from psruntime.errors import UsageError
 
 
-def begin_next(state: JobState) -> bool:
+def begin_next_or_due(state: JobState) -> bool:
     """Begins the next change if none is under way; returns whether one is.
 
     What is due is taken when no operator wants a change, or workers still build for another one; it is given up if

@@ -360,7 +360,7 @@ class Coordinator:
         state.departures.add(role, index, "", state.clock.real_s, reason, kind)
         if kind is LeaveKind.USAGE:
             state.failures.ended(index, reason)
-        elif kind is LeaveKind.ERROR and not steered.is_paused(state):
+        elif kind is LeaveKind.ERROR and not steered.is_paused_by_command(state):
             state.failures.add(name, reason)
 
     def _note(self, name: str, **facts: object) -> None:

@@ -1,7 +1,10 @@
 """Steering, carried out on the job: which commands it can take, what the barrier sees, what its moves change.
 
-The Coordinator calls `steer` whenever anything has changed; where no command is open and nothing is changed that costs
-nothing.
+The Coordinator calls `take` for a command, and `steer` whenever anything has changed:
+
+    take   ->  Steering.take                                                queued
+    steer  ->  automatic.begin_next_or_due  ->  Steering.begin_next  ->  Barrier.begin
+           ->  look_at  ->  Barrier.decide  ->  Barrier.halt, Barrier.apply, Steering.release
 """
 
 from __future__ import annotations
@@ -46,9 +49,8 @@ def steer(state: JobState) -> bool:
     steering, barrier = state.steering, state.steering.barrier
     before = (steering.revision, barrier.pause_epoch, barrier.state)
     if not state.phase.may_train:
-        steering.end(f"{state.phase}: {state.reason}", state.global_step, state.phase is Phase.DONE)
-        if state.phase.over:
-            steering.is_over(f"{state.phase}: {state.reason}", state.global_step)
+        is_done = state.phase is Phase.DONE if state.phase.over else None
+        steering.end(f"{state.phase}: {state.reason}", state.global_step, is_done)
     for request in steering.open_of(Kind.SAVE):
         request.at_step = min(request.at_step, state.global_step)  # the job may have gone back since
         if (saved_step := _saved_since(state, request)) is not None:
@@ -57,7 +59,7 @@ def steer(state: JobState) -> bool:
         holder = state.members.holder(Role.WORKER, request.command.worker)
         if holder is None or holder.incarnation != request.incarnation:
             steering.finish(request, state.global_step, f"worker {request.command.worker} has left")
-    while state.view.number and automatic.begin_next(state):  # before the first view others may know more
+    while state.view.number and automatic.begin_next_or_due(state):  # before the first view others may know more
         _take_up(state)
         if _gave_up_unbuilt(state):
             continue
@@ -97,15 +99,15 @@ def look_at(state: JobState) -> Look:
 
 def status(state: JobState) -> SteeringStatus:
     """What is in force, what is pending, and what that waits for."""
-    said = state.steering.status(lambda: look_at(state), lambda request: _waits_for(state, request))
+    shown = state.steering.status(lambda: look_at(state), lambda request: _waits_for(state, request))
     adaptive = state.adaptive_bound
-    return replace(said, bound_reason=adaptive.reason(said.settings.bound)) if adaptive else said
+    return replace(shown, bound_reason=adaptive.reason(shown.settings.bound)) if adaptive else shown
 
 
 def reply(state: JobState, request_id: str) -> Reply:
     """What has become of a request that was taken, or what it waits for."""
-    said = state.steering.reply(request_id)
-    return Reply(said.outcome, said.global_step, said.text or status(state).waits_for)
+    known = state.steering.reply(request_id)
+    return Reply(known.outcome, known.global_step, known.text or status(state).waits_for)
 
 
 def mode_of(state: JobState) -> str:
@@ -130,7 +132,7 @@ def to_build(state: JobState) -> tuple[str, int]:
     return (barrier.to_build, barrier.builds) if barrier.to_build and state.phase.may_train else ("", 0)
 
 
-def is_paused(state: JobState) -> bool:
+def is_paused_by_command(state: JobState) -> bool:
     """Whether the job is paused on command, so that no worker is late with anything."""
     return state.steering.settings.paused
 

@@ -101,7 +101,7 @@ def _forget(state: JobState, member: Member, event: str, reason: str, kind: Leav
     if not state.phase.over:
         state.departures.add(member.role, member.index, member.tag, state.clock.real_s, reason, kind)
         state.failures.left(member.role, member.index, reason, for_good=kind is LeaveKind.USAGE)
-        if kind is LeaveKind.ERROR and not steered.is_paused(state):
+        if kind is LeaveKind.ERROR and not steered.is_paused_by_command(state):
             state.failures.add(member.name, reason)
     state.forget(member, was_lost=event == "member_lost")
 
@@ -110,7 +110,7 @@ def _judge_the_chief(state: JobState) -> None:
     """Removes a chief that is late with preparing or saving."""
     progress, chief = state.chief_progress, state.chief_member
     progress.preparing.update(lifecycle.preparation(state))
-    if steered.is_paused(state):
+    if steered.is_paused_by_command(state):
         progress.pauses()
     elif chief and lifecycle.can_save(state):
         progress.trains(state.global_step, chief.incarnation, state.worker_beats.get(chief.incarnation))

@@ -20,7 +20,7 @@ class ActionKind(str, Enum):
     WAIT = "wait"  # ask again for the next action
     COMPUTE = "compute"  # with backup workers: compute and keep a gradient, and report Computed before it is pushed
     PUSH = "push"  # push the gradient of a batch to the attempt
-    APPLY = "apply"  # as chief: apply the sums of the complete attempt
+    APPLY = "apply"  # as closer of the round: apply the sums of the complete attempt
     NONE = "none"  # no rounds run in the view that the worker named
 
     def __str__(self) -> str:

@@ -2,11 +2,12 @@
 
 A round is one aggregated update; an attempt is one try at it.  The members are fixed when a round opens.
 When all of them have contributed, the attempt is complete, and what they pushed is applied: the round closes.
-As a rule the next one opens at once, and a worker that starts to work for it closes the one before first.  A round that
-has to be closed by itself is closed by the chief, or, if the chief is no member, by the first member.  A member
-that is lost before it contributed voids the attempt, and those who are left push what they kept as the next one.  A
-member that is lost after it contributed stays counted.  With backup workers the members are the first who have a
-gradient (chosen.py), so they are fixed one after the other.  A starved worker has no batch at the moment: it is in
+As a rule the next one opens at once, and a worker that starts to work for it closes the one before first.  A round
+after which none opens, or whose gradient is clipped as a whole, is closed by itself, by its closer: the chief; with
+backup workers a member that has contributed, the chief if it has.  A member that is lost before it contributed voids
+the attempt, and those who are left push what they kept as the next one.  A member that is lost after it contributed
+stays counted.  With backup workers the members are the first who have a gradient (chosen.py), so they are fixed one
+after the other.  A starved worker has no batch at the moment: it is in
 no round that opens, and leaves the open one unless it has a gradient for it.
 
 A local round takes the variables over many global steps at once, and has the number of the last: its members train by
@@ -351,7 +352,7 @@ class Rounds:
         return self._closer[1]
 
     def is_closing(self, done: Applied | Broken) -> bool:
-        """Whether the report is of the open attempt, which the chief closes now."""
+        """Whether the report is of the open attempt, which is closed by itself now."""
         return self.closing and is_of(done, self.round, self.attempt)
 
     def settles(self, done: Applied | Broken) -> bool:

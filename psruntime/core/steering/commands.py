@@ -179,14 +179,17 @@ class Command:
         return ""
 
     def change(self, settings: Overrides) -> Overrides:
-        """The settings as this command makes them of those."""
-        if self.kind is Kind.BOUND:
-            return replace(settings, bound=self.bound, automatic=self.automatic)
-        if self.kind is Kind.LEARNING_RATE_SCALE:
-            return replace(settings, learning_rate_scale=self.scale)
-        if self.kind is Kind.MODE:
-            return replace(settings, mode=self.mode, bound=self.of_mode, automatic=self.automatic)
-        return replace(settings, paused=self.kind is Kind.PAUSE)
+        """The settings as this command makes them of those.  Raises ValueError if its kind changes none."""
+        match self.kind:
+            case Kind.PAUSE | Kind.RESUME:
+                return replace(settings, paused=self.kind is Kind.PAUSE)
+            case Kind.BOUND:
+                return replace(settings, bound=self.bound, automatic=self.automatic)
+            case Kind.LEARNING_RATE_SCALE:
+                return replace(settings, learning_rate_scale=self.scale)
+            case Kind.MODE:
+                return replace(settings, mode=self.mode, bound=self.of_mode, automatic=self.automatic)
+        raise ValueError(f"{self.kind} changes no settings")
 
 
 class Outcome(str, Enum):

@@ -147,27 +147,23 @@ class Steering:
         facts = {"command": str(request.command), "outcome": outcome, "global_step": global_step}
         self._note("steered", **facts, reason=at)
 
-    def end(self, why: str, global_step: int, is_done: bool) -> None:
+    def end(self, why: str, global_step: int, is_done: bool | None) -> None:
         """The job takes no further step: what has not taken effect is given up, but for its end itself.
 
         A change that the ps have got is done: no step can begin under other settings.
+
+        is_done: whether the training is completed; None while the job drains.
         """
         if self.barrier.state is BarrierState.APPLY:
             self.release(global_step)
         if self.barrier.may_be_given_up:
             self.barrier.give_up()
         for request in list(self._open):
-            kind = request.command.kind
-            if kind is Kind.DRAIN and is_done:
+            is_drain = request.command.kind is Kind.DRAIN
+            if is_drain and is_done:
                 self.finish(request, global_step, "drained; the job is done")
-            elif kind is not Kind.DRAIN:
+            elif not is_drain or is_done is False:
                 self.finish(request, global_step, f"given up: {why}", Outcome.GIVEN_UP)
-
-    def is_over(self, why: str, global_step: int) -> None:
-        """The job is over and not done: nothing that is open takes effect."""
-        self.end(why, global_step, is_done=False)
-        for request in self.open_of(Kind.DRAIN):
-            self.finish(request, global_step, f"given up: {why}", Outcome.GIVEN_UP)
 
     def status(self, look: Callable[[], Look], waits_for: Callable[[Request], str]) -> SteeringStatus:
         """look: of the barrier at the job.  waits_for: what a command waits for that is no change."""

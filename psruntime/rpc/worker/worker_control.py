@@ -169,43 +169,56 @@ class WorkerControl:
             self._timer.waited(time.monotonic() - began_s)
 
     def _may_step(self, under_way: int, began_s: float) -> bool:
-        reported = 0
+        reported = 0  # the epoch of the pause that the coordinator knows of
         self._facts.has_under_way(under_way)
         while True:
             if self._stop.is_set():
                 raise StopRequested("asked to stop")
             self._leave_if_asked()
             answer = self._membership.answer
-            phase = answer.instructions.phase
-            if phase is Phase.FAILED:
+            if answer.instructions.phase is Phase.FAILED:
                 self._raise_if_over(answer)
-            ends = not phase.may_train
-            mode = self._mode_of(answer)
-            is_free = ends or mode == "sync" or self._is_lost(answer)  # in rounds the next action waits for the pause
-            gate = None if is_free else self._gate_in(mode, answer)
-            if not is_free and (pause_epoch := self._facts.pause_epoch):
-                if under_way:
-                    return False
-                reported = self._stay_paused(pause_epoch, reported)
-                continue
-            if is_free or gate is None or gate.opens(CHECK_S, under_way):
-                if not is_free and not self._facts.begins(answer.incarnation):
-                    continue  # a pause was instructed in this moment
-                if not is_free and _rules_of(self._membership.answer) != _rules_of(answer):
-                    self._facts.has_under_way(under_way)
-                    continue  # a whole change came between the answer and the step
-                if gate is not None:
-                    if not self._facts.is_starved:  # else it still waits for a shard
-                        self._notes.waits_at_gate("")
-                    self._facts.led(gate.max_lead)
-                elif reported:
-                    self._notes.waits("")
-                self._facts.goes_on()
-                return not ends
-            if under_way:
-                return False
-            if time.monotonic() - began_s >= LOG_AFTER_S:
-                self._notes.waits_at_gate(gate.reason)
+            gate = None
+            if not self._is_decided_elsewhere(answer):
+                gate = self._gate_in(self._mode_of(answer), answer)
+                if pause_epoch := self._facts.pause_epoch:
+                    if under_way:
+                        return False
+                    reported = self._stay_paused(pause_epoch, reported)
+                    continue
+                if gate is not None and not gate.opens(CHECK_S, under_way):
+                    if under_way:
+                        return False
+                    if time.monotonic() - began_s >= LOG_AFTER_S:
+                        self._notes.waits_at_gate(gate.reason)
+                    continue
+                if not self._begins_under(answer, under_way):
+                    continue
+            if gate is not None:
+                if not self._facts.is_starved:  # else it still waits for a shard
+                    self._notes.waits_at_gate("")
+                self._facts.led(gate.max_lead)
+            elif reported:
+                self._notes.waits("")
+            self._facts.goes_on()
+            return answer.instructions.phase.may_train
+
+    def _is_decided_elsewhere(self, answer: Answer) -> bool:
+        """Whether neither pause nor gate decides here on the next step.
+
+        No step follows at the end of the training.  In mode sync the next action decides, which waits for the end of
+        a pause.  With a lost view the step's session fails.
+        """
+        return not answer.instructions.phase.may_train or self._mode_of(answer) == "sync" or self._is_lost(answer)
+
+    def _begins_under(self, answer: Answer, under_way: int) -> bool:
+        """Counts a step as begun and returns True, unless a pause or a whole change came since this answer."""
+        if not self._facts.begins(answer.incarnation):
+            return False
+        if _rules_of(self._membership.answer) == _rules_of(answer):
+            return True
+        self._facts.has_under_way(under_way)
+        return False
 
     def _gate_in(self, mode: str, answer: Answer) -> Gate | None:
         """The gate if the mode is bounded.  Within a view the mode may have changed: then all have one clock."""

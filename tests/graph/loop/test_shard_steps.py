@@ -20,7 +20,7 @@ from psruntime.model import Model
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
 from tests.support.round_control_plane import RoundControlPlane
 from tests.support.selection import long_but
-from tests.support.shards import LocalShards, counting_model
+from tests.support.shards import LocalShards, LockedShards, counting_model
 
 EXAMPLES, SIZE = 50, 16  # 3 shards of 2 batches, and one of 2 examples
 SHARDING = Sharding(EXAMPLES, SIZE)
@@ -90,7 +90,7 @@ def trained(cluster: LocalCluster, folder: Any, mode: str, shards: Shards, model
 def test_each_example_of_each_epoch_is_in_the_variables_once(
     cluster: LocalCluster, tmp_path: Any, more: dict[str, Any]
 ) -> None:
-    shards = Shards(epochs=3)
+    shards = LockedShards(epochs=3)
     run = trained(cluster, tmp_path, more.pop("mode", "async"), shards, **more)
     np.testing.assert_array_equal(counts(run), np.full(EXAMPLES, 3.0))
     assert shards.position == Position(4, (), SHARDING)
@@ -100,7 +100,7 @@ def test_each_example_of_each_epoch_is_in_the_variables_once(
 def test_what_a_checkpoint_says_is_done_is_in_it_and_a_resumed_job_goes_on_there(
     cluster: LocalCluster, tmp_path: Any, mode: str
 ) -> None:
-    shards = Shards(epochs=3)
+    shards = LockedShards(epochs=3)
     run = trained(cluster, tmp_path, mode, shards, save_steps=5, keep=100)
     paths = sorted(tmp_path.glob("*.index"), key=lambda path: int(path.stem.rpartition("-")[2]))
     assert len(paths) > 2
@@ -109,7 +109,7 @@ def test_what_a_checkpoint_says_is_done_is_in_it_and_a_resumed_job_goes_on_there
         position = run.checkpoints.state(prefix).position or Position()
         held = tf1.train.load_checkpoint(prefix).get_tensor("counts")
         assert (held >= position.epoch - 1).all(), "whole epochs"
-        of_epoch = Shards()
+        of_epoch = LockedShards()
         of_epoch.restore(position)
         of_epoch.agree(SHARDING)
         left: set[int] = set()
@@ -120,29 +120,29 @@ def test_what_a_checkpoint_says_is_done_is_in_it_and_a_resumed_job_goes_on_there
         )
     cluster.forget(0)
     cluster.forget(1)
-    again = Shards(epochs=5)
+    again = LockedShards(epochs=5)
     resumed = trained(cluster, tmp_path, mode, again)
     assert resumed.named("restored")
     np.testing.assert_array_equal(counts(resumed), np.full(EXAMPLES, 5.0))
 
 
 def test_a_checkpoint_without_a_position_begins_at_the_first_epoch(cluster: LocalCluster, tmp_path: Any) -> None:
-    shards = Shards(epochs=1)
+    shards = LockedShards(epochs=1)
     run = trained(cluster, tmp_path, "async", shards)
     for state in tmp_path.glob("*.state.json"):
         state.unlink()
     cluster.forget(0)
     cluster.forget(1)
-    again = Shards(epochs=1)
+    again = LockedShards(epochs=1)
     resumed = trained(cluster, tmp_path, "async", again)
     assert run.control_plane.prepared[0].position == resumed.control_plane.prepared[0].position == Position()
     np.testing.assert_array_equal(counts(resumed), np.full(EXAMPLES, 2.0))
 
 
 def test_live_variables_keep_the_position(cluster: LocalCluster, tmp_path: Any) -> None:
-    shards = Shards(epochs=1)
+    shards = LockedShards(epochs=1)
     trained(cluster, tmp_path, "async", shards)
-    run = trained(cluster, tmp_path, "async", Shards(epochs=1))
+    run = trained(cluster, tmp_path, "async", LockedShards(epochs=1))
     assert run.named("adopted") and run.control_plane.prepared[0].position is None
 
 
@@ -150,7 +150,7 @@ def test_what_was_brought_back_and_not_reported_is_told_by_the_next_chief(
     cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
 ) -> None:
     """The first is lost between the end of the preparation and its report."""
-    trained(cluster, tmp_path, "async", Shards(epochs=1))
+    trained(cluster, tmp_path, "async", LockedShards(epochs=1))
     cluster.forget(0)
     cluster.forget(1)
 
@@ -162,8 +162,8 @@ def test_what_was_brought_back_and_not_reported_is_told_by_the_next_chief(
 
     with monkeypatch.context() as patch, pytest.raises(Lost):
         patch.setattr(Pushing, "report_prepared", lose)
-        trained(cluster, tmp_path, "async", Shards(epochs=2))
-    run = trained(cluster, tmp_path, "async", Shards(epochs=2))
+        trained(cluster, tmp_path, "async", LockedShards(epochs=2))
+    run = trained(cluster, tmp_path, "async", LockedShards(epochs=2))
     assert run.named("adopted") and run.control_plane.prepared[0].position == Position(2, (), SHARDING)
     np.testing.assert_array_equal(counts(run), np.full(EXAMPLES, 2.0))
 
@@ -180,7 +180,7 @@ def test_a_refused_push_is_read_again(cluster: LocalCluster, tmp_path: Any, monk
         return read(fetched, examples, times)
 
     monkeypatch.setattr(async_loop, "_read", stale_at_times)
-    run = trained(cluster, tmp_path, "async", Shards(epochs=1))
+    run = trained(cluster, tmp_path, "async", LockedShards(epochs=1))
     found = counts(run)
     assert found.min() == 1.0 and found.sum() == EXAMPLES + sum(refused)
 
@@ -190,7 +190,7 @@ def test_a_worker_without_a_shard_waits_and_goes_on_when_there_is_one(
     cluster: LocalCluster, tmp_path: Any, mode: str
 ) -> None:
     """Another worker holds the first shard, and is lost once this one has waited."""
-    shards = Shards(epochs=1)
+    shards = LockedShards(epochs=1)
     shards.agree(SHARDING)
     base: Any = InRounds if mode == "sync" else Pushing
 
