@@ -1,18 +1,12 @@
 """The job's accounts: ledgers, and what the workers report that they pushed, against what the ps received.
 
-The ledger of a bucket: what became of every push that arrived there.
-
-A row of counters, kept on the bucket's ps under its mutex:
+The ledger of a bucket is a row of counters, kept on its ps under its mutex:
 received = applied (of which down-weighted) + the causes of a drop + rolled back + pending.
-Applied are the updates that the bucket holds; one that a return to an older state undid is rolled back.
+Applied are the updates that the bucket has; one that a return to an older state undid is rolled back.
 Down-weighted are those of the applied whose learning rate was lowered for their staleness (psruntime/config/values.py).
 
 Law: a column is described here alone, by a member of `Column`; sums, balance, log, status and what a worker does with
 its batch follow from it.
-
-A push whose worker had no answer may have been applied on no, some or all ps.  Where a ps has received fewer pushes of
-a worker than that one has sent, the difference is unanswered there: it never arrived, or it was undone with the ps that
-had it.  The accounts are those of one coordinator; one that comes after it counts from what it hears.
 """
 
 from __future__ import annotations
@@ -205,7 +199,12 @@ class Totals:
 
 
 class Accounts:
-    """What was heard last of every index, also of a member that has left."""
+    """The latest report of every index, also of a member that has left, as this coordinator has heard them.
+
+    A push whose worker had no answer may have been applied on no, some or all ps.  Where a ps has received fewer pushes
+    of a worker than that one has sent, the difference is unanswered there: it never arrived, or it was undone with the
+    ps that had it.
+    """
 
     def __init__(self) -> None:
         self._sent: dict[int, _Sent] = {}

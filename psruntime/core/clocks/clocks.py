@@ -1,12 +1,6 @@
 """Clocks: how many steps each worker has completed in this view, who may start another, and their messages.
 
-The conversation about clocks in mode bounded: what a worker reports, and what the coordinator answers.
-
-The time that a worker leaves between two reports is not in the answer.  The coordinator may want a report sooner while
-none is under way, so that interval is one of the member's instructions, which a heartbeat brings at once.
-
-Pure state: the caller locks and waits; this file only decides.
-Clocks, floor and bound count training steps.
+Clocks, floor and bound count training steps.  Pure state: the caller locks and waits; this file only decides.
 
 Law: a worker starts a step only while its clock is at most `bound` above the floor.
 Law: the floor, the slowest live clock, never falls; so a floor that a worker remembers is safe.
@@ -39,7 +33,8 @@ class ClockReport:
 class ClockAnswer:
     """The floor of the view, and the reason to wait, which names a worker; empty: none.
 
-    For another view than the present one the floor is 0, which is safe in any.
+    For another view than the present one the floor is 0, which is safe in any.  The interval between two reports is
+    among the member's instructions instead: the coordinator may want a report sooner while none is under way.
     """
 
     floor: int

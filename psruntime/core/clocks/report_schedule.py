@@ -1,26 +1,7 @@
 """When workers report their clocks, and which of them report at once.  Mode bounded only.
 
-How often workers report their clocks when there are many of them, and which of them report at once.
-
 The coordinator has to answer the reports of all workers, so it sets the interval of each worker between two reports
-for which no other waits.  A worker that falls behind is a straggler: faster ones come near their bound, and only
-its reports let them continue.  So its interval becomes as short as there is room for at once, before another waits
-for it.
-
-Law: a worker that is more than half of the bound behind the furthest, by their reports, is a straggler.
-Law: with a bound of LEAST_BOUND or more, stragglers together make about REPORTS_PER_S of the reports for which no
-other worker waits, as all workers do.
-
-When a worker reports its clock, and what it asks then: the decisions behind the step gate.  Mode bounded only.
-
-The owner passes every completed step to `completed`.  It makes one call at a time: once `wait_s` is over it sends what
-`begin` returns, and passes the answer to `end`.  Times are of one monotonic clock, in seconds.
-
-Law: `floor` is at most the coordinator's floor of the view, so the lead is at least the true one.
-Law: a worker that is the slowest by its last answer, or that has to wait itself, reports at once.
-Law: where another may soon have to wait, the next report comes within REPORT_S: when a quarter of the bound is not
-reported yet; and in the upper half of the bound, when an eighth of the steps that are left there is not.  Between other
-reports the coordinator may ask for more time.
+for which no other waits (`spacing_s`, `Stragglers`).  `ReportSchedule` decides on the worker.
 """
 
 from __future__ import annotations
@@ -49,7 +30,15 @@ def spacing_s(bound: int | None, workers: int, worker: int) -> float:
 
 
 class Stragglers:
-    """The workers, by index, that have fallen behind in the current view."""
+    """The workers, by index, that have fallen behind in the current view.
+
+    Faster workers come near their bound, and only a straggler's reports let them continue.  So its interval becomes as
+    short as there is room for at once, before another waits for it.
+
+    Law: a worker that is more than half of the bound behind the furthest, by their reports, is a straggler.
+    Law: with a bound of LEAST_BOUND or more, stragglers together make about REPORTS_PER_S of the reports for which no
+    other worker waits, as all workers do.
+    """
 
     def __init__(self, bound: int | None) -> None:
         self._bound = bound
@@ -100,7 +89,16 @@ PAUSE_S = 0.2  # before a call is repeated that failed, or was answered although
 
 
 class ReportSchedule:
-    """The reports of one worker under one assignment.
+    """The reports of one worker under one assignment: when it makes one, and what it asks.
+
+    The owner passes every completed step to `completed`.  It makes one call at a time: once `wait_s` is over it sends
+    what `begin` returns, and passes the answer to `end`.  Times are of one monotonic clock, in seconds.
+
+    Law: `floor` is at most the coordinator's floor of the view, so the lead is at least the true one.
+    Law: a worker that is the slowest by its last answer, or that has to wait itself, reports at once.
+    Law: where another may soon have to wait, the next report comes within REPORT_S: when a quarter of the bound is not
+    reported yet; and in the upper half of the bound, when an eighth of the steps that are left there is not.  Between
+    other reports the coordinator may ask for more time.
 
     longest_poll_s: the longest that a call may wait.  steps: that it has completed when it enters.
     """

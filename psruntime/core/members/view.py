@@ -1,12 +1,5 @@
 """Views, phases and the fence: which ps there are, what the job is doing, whose pushes the ps accept.
 
-The fence: the workers whose pushes the ps accept, and the revision that every ps has written.
-
-The table of admitted workers has a revision.  A ps writes the table of its instructions, and with it the settings in
-force, and reports its revision; a worker is fenced in when every ps of the view has written one that contains it.
-
-Views and phases: which ps there are, and what the job is doing.
-
 FORMING -> PREPARING -> TRAINING -> DRAINING -> DONE
    ^___________|___________|___________|             (a ps was lost)
 any of them -> FAILED, or STOPPED
@@ -23,7 +16,12 @@ from psruntime.errors import JobDoneError, JobFailedError, JobStoppedError, PsRu
 
 
 class Fence:
-    """Revisions of the admitted table.  Invariant: `revision` grows with every change of the table."""
+    """The workers whose pushes the ps accept, as a table with a revision.
+
+    A ps writes the table of its instructions, and with it the settings in force, and reports its revision; a worker is
+    fenced in when every ps of the view has written one that contains it.
+
+    Invariant: `revision` grows with every change of the table."""
 
     def __init__(self) -> None:
         self.revision = 0

@@ -1,18 +1,6 @@
 """Decisions after a loss: what a new view starts from, which replica brings variables back, what a ps clears.  Pure.
 
-Which replica brings back what a lost ps held.  Pure.
-
-The variables of each ps are copied to the next one, into one of two buffers in turn.  A note tells, of each buffer,
-the copy that is complete there: its stamp, drawn for each copy of the job, and its global step.
-
-Workers that are gone, as a ps sees it: for how long it keeps what belongs to them.
-
-A worker that was paused may still have a push under way, which is to be counted as fenced; one that was killed leaves a
-session behind that costs memory.  So what is left of a worker stays for a while, and is cleared then.
-
-What is done with what the ps hold when a view forms.  Pure.
-
-| together they hold | whole | torn | unequal |
+| the ps together have | whole | torn | unequal |
 |---|---|---|---|
 | ALL | ADOPT | EVERY | EVERY |
 | SOME | LOST | EVERY | EVERY |
@@ -38,7 +26,10 @@ BUFFERS = 2
 
 @dataclass(frozen=True)
 class Note:
-    """Of one buffer: a stamp, 0 while it is incomplete, and the global step of what it holds."""
+    """The replica in one buffer: a stamp, drawn for each replica of the job, 0 while it is incomplete; the global step.
+
+    The variables of each ps are copied to the next one, into one of two buffers, alternately.
+    """
 
     stamp: int = 0
     global_step: int = 0
@@ -103,7 +94,13 @@ KEPT_LEASES = 6  # after that a paused worker's push is no longer counted: it ha
 
 
 class SessionCleanup:
-    """Invariant: no worker in it is admitted.  Times are those of the caller, in seconds."""
+    """Workers that are gone, as a ps sees it: for how long it keeps what belongs to them.
+
+    A worker that was paused may still have a push under way, which is to be counted as fenced; one that was killed
+    leaves a session behind that costs memory.  So what is left of a worker stays for a while, and is cleared then.
+
+    Invariant: no worker in it is admitted.  Times are those of the caller, in seconds.
+    """
 
     def __init__(self, lease_s: float) -> None:
         self._kept_s = KEPT_LEASES * lease_s
@@ -129,7 +126,7 @@ class SessionCleanup:
 
 
 class Contents(Enum):
-    """What a ps holds: nothing; counters, but variables that may be anything; all of it."""
+    """What a ps has: nothing; counters, but variables that may be anything; all of it."""
 
     FRESH = "fresh"
     BEGUN = "begun"
@@ -137,7 +134,7 @@ class Contents(Enum):
 
 
 class Together(Enum):
-    """What all ps hold together.  The value is why variables are replaced; empty: nothing of it is a reason."""
+    """What all ps have together.  The value is why variables are replaced; empty: nothing of it is a reason."""
 
     ALL = ""
     SOME = "ps {lost} lost its variables"
@@ -160,7 +157,7 @@ class Way(Enum):
 
 
 WAYS: dict[tuple[Together, Consistency], Way] = {
-    **{(held, rounds): Way.EVERY for held in Together for rounds in Consistency},
+    **{(together, rounds): Way.EVERY for together in Together for rounds in Consistency},
     (Together.ALL, Consistency.WHOLE): Way.ADOPT,
     (Together.SOME, Consistency.WHOLE): Way.LOST,
 }
@@ -202,7 +199,7 @@ def lost_work(seen_step: int, why: str, give: str) -> str:
 def decide(
     contents: Sequence[Contents], partial: bool, restore: bool, same_rounds: bool, empty: Collection[int] = ()
 ) -> Recovery:
-    """By what each ps holds.
+    """Decides by what each ps has.
 
     partial: whether live variables stay when others are lost.  restore: the coordinator wants the checkpoint.
     same_rounds: whether all buckets hold the same rounds; True in the modes without rounds.  empty: the ps on which
@@ -213,10 +210,10 @@ def decide(
     lost = absent.difference(empty)
     if absent == everyone:
         begun = any(content is Contents.BEGUN for ps, content in enumerate(contents) if ps not in empty)
-        held = Together.CUT_OFF if begun else Together.NOTHING
+        together = Together.CUT_OFF if begun else Together.NOTHING
     else:
-        held = Together.SOME if lost else Together.ALL
+        together = Together.SOME if lost else Together.ALL
     rounds = Consistency.TORN if restore else Consistency.WHOLE if same_rounds else Consistency.UNEQUAL
-    replaced = {Way.ADOPT: lost, Way.LOST: absent if partial else everyone, Way.EVERY: everyone}[WAYS[held, rounds]]
-    reason = held.value if absent == everyone else rounds.value or held.value
+    replaced = {Way.ADOPT: lost, Way.LOST: absent if partial else everyone, Way.EVERY: everyone}[WAYS[together, rounds]]
+    reason = together.value if absent == everyone else rounds.value or together.value
     return Recovery(replaced, reason.format(lost=listed(sorted(lost))))

@@ -1,14 +1,7 @@
-"""TLS, and why it failed.
+"""Mutual TLS: who this process is, whom it trusts, and why a handshake failed.
 
-Why two ends do not agree on TLS, in words.  gRPC says UNAVAILABLE to that, as to a server that is not there.
-
-After such a failure the handshake is tried once more with Python's ssl, which tells what gRPC hides.  Only what
-proves a mistake counts: a server that is not there, or goes away meanwhile, is none.
-
-Mutual TLS: who this process is, and whom it trusts.
-
-The files are read once, when the process starts.  What would make every handshake fail is found then, by a
-handshake of the process with itself, in memory: gRPC would only say UNAVAILABLE, and say it to the other end.
+gRPC reports UNAVAILABLE for a failed handshake, as for a server that is not there.  So what would make every handshake
+fail is found when the process starts (`read_tls`), and after another failure it is tried once more (`why_refused`).
 """
 
 from __future__ import annotations
@@ -34,6 +27,9 @@ ABOUT_A_CERTIFICATE = ("CERT", "UNKNOWN_CA", "ACCESS_DENIED")  # in the names of
 
 def why_refused(who: str, address: str, tls: Tls | None, timeout_s: float) -> str:
     """What is wrong with TLS between us and the server at `host:port`, one line; empty if nothing is proven.
+
+    The handshake is tried once more with Python's ssl, which shows what gRPC hides.  Only what proves a mistake counts:
+    a server that is not there, or goes away meanwhile, is none.
 
     `who` is the server, for people.  Takes at most about `timeout_s`.
     """
@@ -174,7 +170,9 @@ class Tls:
 
 
 def read_tls(ca_file: str, cert_file: str, key_file: str, serves: bool = True) -> Tls:
-    """Reads the files of --tls-ca, --tls-cert and --tls-key; `own_fault` then says whether they are of use.
+    """Reads the files of --tls-ca, --tls-cert and --tls-key, once.
+
+    `own_fault` then says whether they are of use, by a handshake of the process with itself, in memory.
 
     serves: the process has servers, so that its certificate has to be one for servers too.
 

@@ -1,9 +1,4 @@
-"""The step gate: whether a worker may start its next step, decided beside the steps.
-
-How long the steps of a worker take by themselves: from the end of one to the end of the next, less what it waited
-for others before it might begin one.
-
-The gate: a worker starts a step only while it is at most `bound` steps ahead of the floor.  Mode bounded only.
+"""The step gate: a worker starts a step only while it is at most `bound` steps ahead of the floor.  Mode bounded only.
 
 The worker's step thread makes no call here: it compares its clock with the last known floor, which is safe since
 the floor of a view never falls.  A thread of the gate, the reporter, reports the clock and receives the floor: one
@@ -24,7 +19,10 @@ from psruntime.rpc.client.context import ClientContext
 
 
 class StepTimer:
-    """Of one session after the other.  Times are monotonic seconds."""
+    """The seconds of a worker's steps: from the end of one to the end of the next, less the wait for others before it.
+
+    Of one session after the other; times are monotonic seconds.
+    """
 
     def __init__(self) -> None:
         self._ended_s: float | None = None  # of the last step; None: the next one is the first of its session
