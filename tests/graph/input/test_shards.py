@@ -13,13 +13,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
 from psruntime.core.shards.shard_messages import Shard, Sharding
-from psruntime.core.shards.shards import Shards
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream, require_fit
 from psruntime.model import Context, Model
 from tests.support.polling import poll_until
-from tests.support.shards import LocalShards, counting_model
+from tests.support.shards import LocalShards, LockedShards, counting_model
 
 CONTEXT = Context("train", 0, 1, 4, "", 3)
 EXAMPLES = 22  # in shards of 8: 2, 2 and 2 batches, the last with 2 examples
@@ -32,23 +31,25 @@ def stream(source: LocalShards, model: Model = MODEL, **more: Any) -> InputStrea
     return inputs
 
 
-def read(inputs: InputStream, until: Callable[[], bool], limit: int = 10_000) -> list[int]:
-    """Applies batch after batch; the ids of all."""
+def read(inputs: InputStream, until: Callable[[], bool], limit: int = 1000) -> list[int]:
+    """Applies at most `limit` batches; the ids of all."""
     ids: list[int] = []
-    for _ in range(limit):
-        if until():
-            return ids
+    end_s = time.monotonic() + 60.0
+    while not until():
         batch = inputs.draw_if_any()
         if batch is not None:
             ids += [int(each) for array in batch for each in array]
             inputs.applied(batch)
+            limit -= 1
         else:
             time.sleep(0.001)  # the thread that draws ahead, too, needs the processor
-    raise AssertionError(f"read {len(ids)} examples, and it did not end: {inputs.why_none}")
+        over = f"read {len(ids)} examples, and it did not end: {inputs.why_none}"
+        assert limit and time.monotonic() < end_s, over
+    return ids
 
 
 def test_one_worker_reads_every_example_of_every_epoch_once() -> None:
-    shards = Shards(epochs=3)
+    shards = LockedShards(epochs=3)
     source = LocalShards(shards)
     ids = read(stream(source), lambda: shards.over)
     assert Counter(ids) == dict.fromkeys(range(EXAMPLES), 3)
@@ -57,7 +58,7 @@ def test_one_worker_reads_every_example_of_every_epoch_once() -> None:
 
 
 def test_what_a_lost_worker_had_begun_is_read_by_another_and_nothing_else() -> None:
-    shards = Shards(epochs=1)
+    shards = LockedShards(epochs=1)
     first, second = stream(LocalShards(shards, 1)), LocalShards(shards, 2)
     begun = first.draw_endlessly()
     first.applied(begun)
@@ -69,7 +70,7 @@ def test_what_a_lost_worker_had_begun_is_read_by_another_and_nothing_else() -> N
 
 
 def test_a_worker_that_waits_has_no_batch_and_says_why() -> None:
-    shards = Shards(epochs=1)
+    shards = LockedShards(epochs=1)
     holder = stream(LocalShards(shards, 1), counting_model(8, 8))
     held = holder.draw_endlessly()
     waiting = stream(LocalShards(shards, 2), counting_model(8, 8))
@@ -81,7 +82,7 @@ def test_a_worker_that_waits_has_no_batch_and_says_why() -> None:
 
 
 def test_a_batch_that_is_put_back_is_drawn_again() -> None:
-    shards = Shards(epochs=1)
+    shards = LockedShards(epochs=1)
     inputs = stream(LocalShards(shards))
     batch = inputs.draw_endlessly()
     inputs.put_back(batch)
@@ -91,7 +92,7 @@ def test_a_batch_that_is_put_back_is_drawn_again() -> None:
 
 
 def test_a_step_of_several_mini_batches_may_be_of_two_shards_and_the_last_is_filled_up() -> None:
-    shards = Shards(epochs=1)
+    shards = LockedShards(epochs=1)
     inputs = stream(LocalShards(shards), minibatches=4)
     ids = read(inputs, lambda: shards.over)
     assert set(ids) == set(range(EXAMPLES))
@@ -103,7 +104,7 @@ def test_a_batch_that_the_input_cannot_make_is_passed_over_and_its_shard_done() 
         return dataset.map(lambda i: tf1.debugging.check_numerics(1.0 / tf1.cast(i - 5, tf1.float32), "bad") + 0 * 5)
 
     skipped: list[int] = []
-    shards = Shards(epochs=1)
+    shards = LockedShards(epochs=1)
     errors = DataErrors(True, lambda *_, **__: None, lambda: skipped.append(1))
     inputs = stream(LocalShards(shards), counting_model(EXAMPLES, 8, change=spoilt), data_errors=errors)
     values = read(inputs, lambda: shards.over)
@@ -127,7 +128,7 @@ def test_what_ends_the_job_is_not_told_as_read(fails: str) -> None:
 
     opened: list[int] = []
 
-    shards = Shards(epochs=1)
+    shards = LockedShards(epochs=1)
     source = LocalShards(shards)
     inputs = stream(source, counting_model(8, 8, change=spoilt))
     for _ in range(4):
@@ -146,7 +147,7 @@ def test_a_step_is_not_filled_up_while_the_coordinator_is_away() -> None:
             self.asked += 1
             return (None, False) if 1 < self.asked < 4 else super().take(*arguments)
 
-    shards = Shards(epochs=1)
+    shards = LockedShards(epochs=1)
     inputs = stream(Away(shards), counting_model(8, 4), minibatches=2)
     assert Counter(read(inputs, lambda: shards.over)) == dict.fromkeys(range(8), 1)
 
@@ -212,4 +213,4 @@ def test_settings_that_do_not_fit_are_refused() -> None:
 def test_an_input_without_a_batch_in_any_shard_is_refused() -> None:
     empty = counting_model(EXAMPLES, 8, change=lambda dataset: dataset.filter(lambda i: i < 0))
     with pytest.raises(UsageError, match="gave no batch for any shard of 8 examples"):
-        stream(LocalShards(Shards()), empty).draw_if_any()
+        stream(LocalShards(LockedShards()), empty).draw_if_any()
