@@ -8,6 +8,10 @@ the ps of the job stays as it is.
 A worker's part in local rounds: it trains by itself, and contributes what that has changed.
 
 What it has kept is pushed again, as in other rounds, when the attempt became void.  In another view it trains anew.
+
+Averaging once: Zinkevich, Weimer, Smola and Li, Parallelized stochastic gradient descent, NIPS 2010.  Its weights:
+McMahan, Moore, Ramage, Hampson and Aguera y Arcas, Communication-efficient learning of deep networks from decentralized
+data, AISTATS 2017.
 """
 
 from __future__ import annotations
