@@ -31,7 +31,7 @@ TENSORFLOWS = [kind for kind in tf1.errors.__dict__.values() if isinstance(kind,
 OF_THE_MODEL = (TypeError, ValueError, KeyError, IndexError, AttributeError, ImportError, ZeroDivisionError)
 FATE = {
     "2": UsageError, "75": PassingError, "1, saved": UserCodeError, "1": UserCodeError, "1, unsaved": CheckpointError,
-    "1, the job is done": JobFailedError, "passed over": None,
+    "1, done": JobFailedError, "logged": None,
 }  # fmt: skip
 
 
