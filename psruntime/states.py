@@ -16,20 +16,20 @@ from enum import Enum
 class State(Enum):
     """A row.  The value is its name in docs/states.md."""
 
-    VARIABLES = "trainable variables, dense and tables"
-    SLOTS = "slots of the optimizers"
+    VARIABLES = "trainable variables, tables included"
+    SLOTS = "slots"
     STEP = "global step"
-    AVERAGES = "moving averages, of each worker"
-    OWN = "other non-trainable variables that the model changes, of each worker"
-    SHARED = "non-trainable variables with `aggregation=`"
-    RESIDUE = "what compression has not sent yet, of each worker"
-    INPUT = "position in the input of each worker"
-    SEED = "seed of the input of each worker"
+    AVERAGES = "moving averages of each worker"
+    OWN = "other worker copies"
+    SHARED = "variables with `aggregation=`"
+    RESIDUE = "what compression has not sent"
+    INPUT = "each worker's position in its input"
+    SEED = "seed of that input"
     SHARDS = "position in the data shards"
-    BEST = "best metric so far"
+    BEST = "best metric"
     LEDGER = "versions and ledgers"
-    ATTEMPT = "number of the attempt, mode sync"
-    SETTINGS = "mode, bound, learning-rate scale and pause in force"
+    ATTEMPT = "number of the attempt (sync)"
+    SETTINGS = "mode, bound, learning-rate scale, pause"
     SCHEDULE = "stage of the schedule"
 
 
@@ -39,18 +39,18 @@ class Event(Enum):
     WORKER = "a worker is lost and restarted"
     CHIEF = "another worker becomes chief"
     PS = "a ps is lost; the newest copy is a checkpoint"
-    REPLICA_SYNC = "a ps is lost; the newest copy is a replica, mode sync"
-    REPLICA_ASYNC = "a ps other than ps 0 is lost; the newest copy is a replica, mode async or bounded"
+    REPLICA_SYNC = "the same; it is a replica (sync)"
+    REPLICA_ASYNC = "the same; it is a replica (async, bounded), and ps 0 lives"
     COORDINATOR = "ps 0 is lost with the coordinator"
-    COMMAND = "`control mode` changes the mode"
+    COMMAND = "`control mode`"
     SCHEDULED = "the schedule changes the mode"
-    PAUSE = "`control pause`, then `resume`"
-    DRAIN = "`control drain` ends the job"
-    WHOLE = "the job is started again from a whole checkpoint"
-    DELTA = "the job is started again from a delta"
-    DAMAGED = "the job is started again, and its newest checkpoint is damaged"
-    OTHER_PS = "the job is started again with another number of ps"
-    WARM_START = "a new job begins with `--warm-start`"
+    PAUSE = "`control pause`, `resume`"
+    DRAIN = "`control drain`"
+    WHOLE = "a new start from a whole checkpoint"
+    DELTA = "a new start from a delta"
+    DAMAGED = "a new start; the newest checkpoint is damaged"
+    OTHER_PS = "a new start with another number of ps"
+    WARM_START = "a new job with `--warm-start`"
     EVALUATION = "a checkpoint is saved and measured (`--keep-best`)"
     EXPORT = "`psruntime export`"
 
@@ -75,18 +75,18 @@ class Cell:
 KEPT, NEW = Cell(Fate.KEPT), Cell(Fate.NEW)
 _BACK = Cell(Fate.LOST, "back to the newest checkpoint")
 _TO_REPLICA = Cell(Fate.LOST, "back to the replica, on all ps")
-_OF_THE_LOST = Cell(Fate.LOST, "back to the replica on the lost ps; kept on the others")
-_BEFORE = Cell(Fate.LOST, "the checkpoint before it is taken")
-_TAKEN = Cell(Fate.KEPT, "the values of the other job's checkpoint")
-_THE_CHIEFS = Cell(Fate.KEPT, "the chief's, which every worker takes")
-_TAKES_SAVED = Cell(Fate.LOST, "the worker takes what the chief last brought to the ps for a checkpoint or replica")
-_ALL_TAKE_SAVED = Cell(Fate.LOST, "every worker takes the chief's of the copy that is restored")
-_NOT_SENT = Cell(Fate.NEW, "zero: what was not sent is lost")
-_SURVIVORS = Cell(Fate.KEPT, "by each worker that stays")
-_NOT_SAVED = Cell(Fate.LOST, "no checkpoint has it")
+_OF_THE_LOST = Cell(Fate.LOST, "back to the replica on the lost ps")
+_BEFORE = Cell(Fate.LOST, "back to the checkpoint before it")
+_TAKEN = Cell(Fate.KEPT, "those of the other job")
+_THE_CHIEFS = Cell(Fate.KEPT, "the chief's, for all workers")
+_TAKES_SAVED = Cell(Fate.LOST, "the chief's of the last checkpoint or replica")
+_ALL_TAKE_SAVED = Cell(Fate.LOST, "the chief's of the restored copy, for all workers")
+_NOT_SENT = Cell(Fate.NEW, "what was not sent is lost")
+_SURVIVORS = Cell(Fate.KEPT, "on the workers that stay")
+_NOT_SAVED = Cell(Fate.LOST, "in no checkpoint")
 _BY_FLAGS = Cell(Fate.NEW, "by the flags")
-_NO_SHARDS = Cell(Fate.NONE, "refused in a job with data shards")
-_COUNTERS = Cell(Fate.LOST, "the lost ps has those of the copy; on the others undone updates move to `rolled_back`")
+_NO_SHARDS = Cell(Fate.NONE, "refused with data shards")
+_COUNTERS = Cell(Fate.LOST, "those of the copy on the lost ps; undone updates on the others are `rolled_back`")
 
 _STARTED = (Event.WHOLE, Event.DELTA, Event.DAMAGED, Event.OTHER_PS)  # again
 
@@ -102,7 +102,7 @@ _COPIES: Mapping[Event, Cell] = {
 _OF_PROCESS: Mapping[Event, Cell] = {  # of a worker, in no checkpoint
     Event.CHIEF: _SURVIVORS, Event.DRAIN: _NOT_SAVED, **dict.fromkeys((Event.WORKER, *_STARTED, Event.WARM_START), NEW),
 }  # fmt: skip
-_OTHER_ORDER = Cell(Fate.NEW, "another one, by the global step at which the process began")
+_OTHER_ORDER = Cell(Fate.NEW, "by the global step at which the process began")
 
 # The cells that are not plainly kept.
 _EXCEPTIONS: Mapping[State, Mapping[Event, Cell]] = {
@@ -110,7 +110,7 @@ _EXCEPTIONS: Mapping[State, Mapping[Event, Cell]] = {
     State.SLOTS: {**_ON_PS, Event.WARM_START: NEW},
     State.STEP: {
         **_ON_PS, Event.WARM_START: NEW,
-        Event.REPLICA_ASYNC: Cell(Fate.KEPT, "it is on ps 0; `steps_lost` counts what the lost ps has undone"),
+        Event.REPLICA_ASYNC: Cell(Fate.KEPT, "on ps 0; `steps_lost` has what is undone"),
     },
     State.AVERAGES: _COPIES,
     State.OWN: _COPIES,
@@ -120,28 +120,28 @@ _EXCEPTIONS: Mapping[State, Mapping[Event, Cell]] = {
         **dict.fromkeys((Event.WORKER, Event.PS, Event.COORDINATOR, Event.REPLICA_SYNC, *_STARTED), _NOT_SENT),
     },
     State.INPUT: {
-        **_OF_PROCESS, Event.PS: Cell(Fate.KEPT, "batches whose updates were undone are not read again"),
+        **_OF_PROCESS, Event.PS: Cell(Fate.KEPT, "batches of undone updates are not read again"),
     },
     State.SEED: {
         **_OF_PROCESS, **dict.fromkeys((Event.WORKER, *_STARTED), _OTHER_ORDER),
     },
     State.SHARDS: {
         **_ON_PS, Event.REPLICA_SYNC: _BACK, Event.REPLICA_ASYNC: _BACK, Event.WARM_START: NEW,
-        Event.WORKER: Cell(Fate.KEPT, "the worker's shards are read again"),
-        Event.CHIEF: Cell(Fate.KEPT, "the lost chief's shards are read again"),
+        Event.WORKER: Cell(Fate.KEPT, "the lost worker's shards are read again"),
+        Event.CHIEF: Cell(Fate.KEPT, "the lost worker's shards are read again"),
         Event.COMMAND: _NO_SHARDS, Event.SCHEDULED: _NO_SHARDS,
     },
     State.BEST: {Event.WARM_START: NEW},
     State.LEDGER: {
         **dict.fromkeys((Event.PS, Event.COORDINATOR, Event.REPLICA_SYNC, Event.REPLICA_ASYNC), _COUNTERS),
         Event.DAMAGED: Cell(
-            Fate.LOST, "the checkpoint before it is taken; what the damaged one adds may be in `rolled_back`"
+            Fate.LOST, "the checkpoint before it; what the damaged one adds may be in `rolled_back`"
         ),
-        Event.OTHER_PS: Cell(Fate.KEPT, "by the name of the bucket; those of buckets that the new plan lacks are lost"),
+        Event.OTHER_PS: Cell(Fate.KEPT, "except of buckets that the new plan lacks"),
         Event.WARM_START: NEW,
     },
     State.ATTEMPT: {
-        Event.REPLICA_ASYNC: Cell(Fate.NONE, "mode sync alone has attempts"), Event.DRAIN: _NOT_SAVED,
+        Event.REPLICA_ASYNC: Cell(Fate.NONE, "sync alone has attempts"), Event.DRAIN: _NOT_SAVED,
         **dict.fromkeys((*_STARTED, Event.WARM_START), NEW),
     },
     State.SETTINGS: {
@@ -150,10 +150,10 @@ _EXCEPTIONS: Mapping[State, Mapping[Event, Cell]] = {
         **dict.fromkeys((*_STARTED, Event.WARM_START), _BY_FLAGS),
     },
     State.SCHEDULE: {
-        Event.COMMAND: Cell(Fate.LOST, "left, until `control mode schedule`"),
+        Event.COMMAND: Cell(Fate.LOST, "left, until `mode schedule`"),
         Event.REPLICA_SYNC: Cell(Fate.NONE, "refused with `--replicate-every`"),
         Event.REPLICA_ASYNC: Cell(Fate.NONE, "refused with `--replicate-every`"),
-        **dict.fromkeys(_STARTED, Cell(Fate.KEPT, "that of the global step; that a command left it is forgotten")),
+        **dict.fromkeys(_STARTED, Cell(Fate.KEPT, "that of the global step, also if a command had left it")),
         Event.WARM_START: NEW,
     },
 }  # fmt: skip
@@ -173,11 +173,11 @@ LOGGED: Mapping[Event, str] = {
 
 # The documents or commands that show it.
 READ: Mapping[State, str] = {
-    State.VARIABLES: "a checkpoint, `w`", State.SLOTS: "a checkpoint, `w/Adam`", State.STEP: "status `global_step`",
-    State.AVERAGES: "a checkpoint, the chief's", State.OWN: "a checkpoint, the chief's",
-    State.SHARED: "a checkpoint, `w`", State.RESIDUE: "nowhere",
-    State.INPUT: "the [rounds log](modes.md#the-rounds-log), `parts.batch`", State.SEED: "`context.seed`",
+    State.VARIABLES: "checkpoint: `w`", State.SLOTS: "checkpoint: `w/Adam`", State.STEP: "status `global_step`",
+    State.AVERAGES: "checkpoint: the chief's", State.OWN: "checkpoint: the chief's",
+    State.SHARED: "checkpoint: `w`", State.RESIDUE: "nowhere",
+    State.INPUT: "[rounds log](modes.md#the-rounds-log): `parts.batch`", State.SEED: "`context.seed`",
     State.SHARDS: "status `shards`; log `position`", State.BEST: "`best/best.json`; log `measured`",
-    State.LEDGER: "status `ps_stats`; log `ledger`", State.ATTEMPT: "the [record](observing.md#records), `push`",
+    State.LEDGER: "status `ps_stats`; log `ledger`", State.ATTEMPT: "[record](observing.md#records): `push`",
     State.SETTINGS: "status `steering.settings`", State.SCHEDULE: "status `steering.settings.automatic`",
 }  # fmt: skip
