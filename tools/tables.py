@@ -63,7 +63,7 @@ def states() -> str:
 
 
 def settings() -> str:
-    """A table for each owner: flag, default and help of its settings, by heading; and one of what the job's need."""
+    """A table for each owner: flag, default and help of its settings, by heading, and what they need of others."""
     lines = [""]
     for owner, configs in OWNERS.items():
         found = [setting for config in configs for setting in settings_of(config)]
@@ -72,21 +72,22 @@ def settings() -> str:
             default = default_text(each).removeprefix("default: ")
             others = [choice for choice in each.metadata["choices"] or () if choice != each.default]
             shown = [f"`{flag_of(each.name)}`", default, f"(or {', '.join(others)})" if others else ""]
-            lines += _row([" ".join(filter(None, shown)), each.metadata["help"]])
+            help_text = each.metadata["help"]
+            lines += _row([" ".join(filter(None, shown)), "; ".join([help_text, *_needs(each.name, help_text)])])
         lines.append("")
-    return "\n".join([*lines, *_rules(), ""])
+    return "\n".join(lines)
 
 
-def _rules() -> list[str]:
-    """A table of what settings of the job need of each other."""
-    lines = ["**What settings of the job need of each other:**", "", "| | needs | because |", "|---|---|---|"]
-    for (given, needs, why), rules in groupby(RULES, lambda rule: (rule.given, rule.needs, rule.why)):
-        others = ", ".join(f"{'' if needs else 'no '}{_case(rule.other)}" for rule in rules)
-        lines += _row([f"with {_case(given)}", others, why])
-    for order in ORDERS:
-        relation = "below" if order.below else "at most"
-        lines += _row([f"`{flag_of(order.less)} N`", f"{relation} `{flag_of(order.more)}`", order.why])
-    return lines
+def _needs(name: str, help_text: str) -> list[str]:
+    """What a setting of the job needs of others, except for a mode that its help begins with."""
+    rules = [rule for rule in RULES if rule.given.name == name]
+    rules = [rule for rule in rules if not (rule.other.name == "mode" and help_text.startswith("mode "))]
+    parts = []
+    for (values, needs), group in groupby(rules, lambda rule: (rule.given.values, rule.needs)):
+        others = ", ".join(_case(rule.other) for rule in group)
+        parts.append(" ".join([*map(str, values), "needs" if needs else "not with", others]))
+    orders = [order for order in ORDERS if order.less == name]
+    return parts + [f"{'below' if order.below else 'at most'} `{flag_of(order.more)}`" for order in orders]
 
 
 def _case(case: Case) -> str:

@@ -35,158 +35,140 @@ class JobSettings:
 
     mode: str = setting("consistency", ASYNC, "how updates are combined", choices=MODES)
     bound: int | None = setting(
-        "consistency", None, "mode bounded: steps that a worker may start ahead of the slowest; auto:LOW-HIGH lets "
-        "the coordinator choose it in that range, by the durations of the workers' steps", metavar="N|auto:LOW-HIGH",
-        reads=bound_of, least=0,
+        "consistency", None, "mode bounded: steps that a worker may start ahead of the slowest; auto:LOW-HIGH: the "
+        "coordinator chooses", metavar="N|auto:LOW-HIGH", reads=bound_of, least=0,
     )  # fmt: skip
     max_bound: int | None = field(default=None)  # with bound auto:LOW-HIGH HIGH, and bound is LOW
     schedule: str = setting(
-        "consistency", "", "modes by global step, instead of --mode, as 'async:500, bounded 4:2000, sync': 500 "
-        "global steps of the first, 2000 of the second, then the last; 'local:200' in front: 200 steps of each "
-        "worker by itself, then the mean", metavar="MODES",
+        "consistency", "", "modes with their global steps, in place of --mode, as 'async:500, bounded 4:2000, sync'; "
+        "'local:200' first: 200 steps of each worker by itself, then their mean", metavar="MODES",
     )  # fmt: skip
     ps: int = setting("job", 1, "number of ps processes", least=1)
     min_workers: int = setting("job", 1, "workers that must be there before training starts", least=1)
     max_workers: int = setting(
-        "job", 1024, "worker indices are below this; each costs 40 bytes per bucket on its ps", least=1
+        "job", 1024, "limit of worker indices; each costs 40 bytes per bucket on its ps", least=1
     )
     train_steps: int | None = setting(
         "job", None, "global step at which the job ends; without it, when its workers end", least=1
     )
     epochs: int | None = setting(
-        "job", None, "times that the input is read before the job ends; input_fn has to call context.shards", least=1
+        "job", None, "epochs of data shards (context.shards) after which the job ends", least=1
     )
-    checkpoint_dir: str = setting("checkpoints", "", "folder of the checkpoints; none are written without it")
+    checkpoint_dir: str = setting("checkpoints", "", "folder of the checkpoints; without it there are none")
     save_steps: int = setting("checkpoints", 1000, "global steps between checkpoints", least=1)
     save_secs: float = setting(
-        "checkpoints", 600.0, "seconds after which a checkpoint is due in any case, if anything was trained; 0: never",
-        least=0.0,
-    )  # fmt: skip
+        "checkpoints", 600.0, "a checkpoint is due after this time, if anything was trained; 0: never", least=0.0
+    )
     delta_every: int = setting(
-        "checkpoints", 0, "global steps between deltas, checkpoints of only the rows of tables that were touched "
-        "since the last whole one; 0: none", least=0,
+        "checkpoints", 0, "global steps between deltas, checkpoints of only the touched rows of tables; 0: none",
+        least=0,
     )  # fmt: skip
     keep: int = setting("checkpoints", 5, "checkpoints kept", least=1)
-    summary_steps: int = setting(
-        "checkpoints", 100, "global steps between summaries for TensorBoard, beside the checkpoints; 0: none", least=0
-    )
+    summary_steps: int = setting("checkpoints", 100, "global steps between summaries for TensorBoard; 0: none", least=0)
     summary_workers: str = setting(
-        "checkpoints", "chief", "which workers write summaries: the chief, to the folder of the checkpoints, or "
-        "all, each to its own run in workers/ there", choices=SUMMARY_WORKERS,
+        "checkpoints", "chief", "workers that write summaries: the chief, or all, each to its own run",
+        choices=SUMMARY_WORKERS,
     )  # fmt: skip
     trace_steps: str = setting(
-        "checkpoints", "", "trace the steps from global step FIRST to before LAST, to a file beside the checkpoints "
-        "for Perfetto and psruntime trace", metavar="FIRST:LAST",
-    )  # fmt: skip
+        "checkpoints", "", "trace the steps from global step FIRST to before LAST", metavar="FIRST:LAST"
+    )
     keep_best: str = setting(
-        "checkpoints", "", "also keep the checkpoint that is best by a held-out metric, the least loss or the "
-        "greatest of any other; min:NAME and max:NAME choose the direction", metavar="METRIC",
+        "checkpoints", "", "also keep the checkpoint with the least loss, or the greatest of another held-out metric; "
+        "min:NAME and max:NAME choose the direction", metavar="METRIC",
     )  # fmt: skip
     warm_start: str = setting(
-        "checkpoints", "", "checkpoint, or folder of checkpoints, from which a job without its own takes the values "
-        "of variables of the same names", metavar="CHECKPOINT",
+        "checkpoints", "", "checkpoint, or folder of checkpoints, from which a new job takes its initial variables",
+        metavar="CHECKPOINT",
     )  # fmt: skip
     warm_start_vars: str = setting(
-        "checkpoints", "", "only variables whose names begin with a match of this regular expression",
+        "checkpoints", "", "only variables whose names begin with a match of this expression",
         metavar="REGEX", default_is="all",
     )  # fmt: skip
     warm_start_names: str = setting(
         "checkpoints", "", "variables with another name in that checkpoint", metavar="NEW=OLD,..."
     )
     replicate_every: int = setting(
-        "faults", 0, "global steps between copies of each ps on the next one, which restore it without a disk; 0: "
-        "none", least=0,
-    )  # fmt: skip
+        "faults", 0, "global steps between copies of each ps on the next one; 0: none", least=0
+    )
     plan: str = setting(
-        "network", "packed", "whether small variables share buckets, or each variable has its own",
-        choices=PLANS,
-    )  # fmt: skip
-    wire: str = setting(
-        "network", "float32", "type in which float32 travels between workers and ps; half precision halves the "
-        "bytes",
-        choices=WIRES,
-    )  # fmt: skip
+        "network", "packed", "small variables share buckets, or each variable has its own", choices=PLANS
+    )
+    wire: str = setting("network", "float32", "type in which float32 travels between workers and ps", choices=WIRES)
     wire_error_feedback: str = setting(
         "network", "off", "add the rounding error of a push to the next one", choices=SWITCH
     )
     top_k: float | None = setting(
-        "network", None, "fraction of the entries of each dense gradient that a worker sends, the largest; the "
-        "others are added to the next gradient", metavar="FRACTION",
+        "network", None, "fraction of each dense gradient that a worker sends, the largest entries; it adds the others "
+        "to the next", metavar="FRACTION",
     )  # fmt: skip
     local_steps: int = setting(
         "consistency", 1, "mini-batches whose mean gradient a worker pushes", least=1, most=AT_MOST["local_steps"]
     )
     pipeline: int = setting(
-        "consistency", 1, "mode async and bounded: steps that a worker has under way at a time", least=1,
-        most=AT_MOST["pipeline"],
-    )  # fmt: skip
-    slice_bytes: int = setting(
-        "network", 16 << 20, "a larger variable is cut into slices of about this many bytes", least=1
+        "consistency", 1, "mode async and bounded: steps that a worker has under way", least=1, most=AT_MOST["pipeline"]
     )
+    slice_bytes: int = setting("network", 16 << 20, "larger variables are cut into slices of about this size", least=1)
     min_ps_bytes: int = setting(
-        "network", 0, "variables other than tables are on no more ps than have this many bytes of them each; 0: on "
-        "all; with table groups at least 65536; not with --plan per-variable", least=0,
+        "network", 0, "dense variables are on no more ps than have this many bytes of them each; 0: on all; with table "
+        "groups at least 65536; not with --plan per-variable", least=0,
     )  # fmt: skip
     max_staleness: int | None = setting(
-        "consistency", None, "mode async: a ps refuses an update staler than this many versions", least=0
+        "consistency", None, "mode async: a ps refuses an update staler than this, in versions", least=0
     )
     staleness_lr: str = setting(
-        "consistency", "", "mode async and bounded: lower the learning rate of an update by its staleness, to rate "
-        "/ staleness or rate x exp(-RATE x staleness)", metavar="inverse|exponential:RATE",
+        "consistency", "", "mode async and bounded: learning rate of a stale update: rate / staleness, or rate x "
+        "exp(-RATE x staleness)", metavar="inverse|exponential:RATE",
     )  # fmt: skip
     on_nan: str = setting(
-        "faults",
-        "stop",
-        "what to do when a loss or gradient is not finite: stop the job, or drop the update and continue",
-        choices=ON_NAN,
-    )
+        "faults", "stop", "what to do when a loss or gradient is not finite: stop the job, or drop the update and "
+        "continue", choices=ON_NAN,
+    )  # fmt: skip
     on_data_error: str = setting(
-        "faults", "fail", "what to do with a batch that the input or the model cannot process: fail the job, or "
-        "skip, count and log it", choices=ON_DATA_ERROR,
+        "faults", "fail", "what to do with a batch that the input or the model cannot process: fail the job, or skip "
+        "it", choices=ON_DATA_ERROR,
     )  # fmt: skip
     on_ps_loss: str = setting(
-        "faults", "rollback", "which variables return to the checkpoint when a ps lost its own: all, or in mode "
-        "async and bounded only those of that ps", choices=ON_PS_LOSS,
+        "faults", "rollback", "what returns to the checkpoint when a ps lost its variables: all, or in mode async and "
+        "bounded only those", choices=ON_PS_LOSS,
     )  # fmt: skip
-    backup_workers: int = setting(
-        "consistency", 0, "mode sync: workers that a round does not wait for; a later gradient is dropped", least=0
-    )
+    backup_workers: int = setting("consistency", 0, "mode sync: workers that a round does not wait for", least=0)
     batch_policy: str = setting(
-        "consistency", "fixed", "mode sync: examples of each worker in a round: its batch size, or a share of all "
-        "by its measured speed", choices=BATCH_POLICIES,
+        "consistency", "fixed", "mode sync: a worker's examples in a round: its batch size, or a share by its measured "
+        "speed", choices=BATCH_POLICIES,
     )  # fmt: skip
     start_over: str = setting(
-        "faults", "off", "start the training again when all of it is lost, or from an older checkpoint when the "
-        "newest is gone; off: the job fails", choices=SWITCH,
+        "faults", "off", "train from the start when all training is lost, or from an older checkpoint when the newest "
+        "is gone; off: fail", choices=SWITCH,
     )  # fmt: skip
     rounds_log: str = setting(
         "consistency", "", "mode sync: file of ps 0 with a line of JSON for every round", metavar="FILE"
     )
     round_warn_s: float = setting(
-        "consistency", 30.0, "mode sync: log once what a round waits for when it waits longer", least=0.0
+        "consistency", 30.0, "mode sync: log what a round waits for after this time", least=0.0
     )
-    lease_s: float = setting("faults", 10.0, "a member that is silent for longer is lost", least=0.5)
+    lease_s: float = setting(
+        "faults", 10.0, "a member silent for longer is lost; a busy machine may miss a short lease", least=0.5
+    )
     ps_timeout_s: float = setting(
-        "faults", 300.0, "time to wait for a lost ps, and in every process for a lost coordinator, before the job fails"
-    )
+        "faults", 300.0, "time to wait for a lost ps or coordinator before the job fails; give more than a restart "
+        "takes",
+    )  # fmt: skip
     drain_timeout_s: float = setting(
-        "faults", 300.0, "at the end, time for a worker to stop and for the chief to make progress before it is cut "
-        "off", least=1.0,
+        "faults", 300.0, "time at the end for a worker to stop, and for progress of the chief, before it is cut off",
+        least=1.0,
     )  # fmt: skip
     link_timeout_s: float = setting(
-        "faults", 10.0, "time after which a connection between ps and workers is closed if the other machine "
-        "acknowledges nothing", least=1.0,
+        "faults", 10.0, "a connection is closed when the other machine has acknowledged nothing for this time",
+        least=1.0,
     )  # fmt: skip
     linger_s: float = setting(
-        "faults", 30.0, "time that ps 0 stays after the end of the job, for latecomers", least=0.0
+        "faults", 30.0, "time that ps 0 stays after the end, so that late processes exit with 0", least=0.0
     )
     stop_grace_s: float = setting(
-        "faults", 20.0, "time for a last checkpoint when the job is asked to stop by SIGTERM or Ctrl-C; 0: a signal "
-        "ends a process at once", least=0.0,
+        "faults", 20.0, "time for a last checkpoint when the job is asked to stop; 0: a signal ends a process at once",
+        least=0.0,
     )  # fmt: skip
-    job_id: str = setting(
-        "job", "", "name of the job, a word; without one it is made of the other settings", metavar="NAME"
-    )
+    job_id: str = setting("job", "", "name of the job, one word; by default made of the other settings", metavar="NAME")
 
     @property
     def evaluation_limit_s(self) -> float:

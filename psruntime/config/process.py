@@ -33,25 +33,24 @@ class ProcessConfig:
 
     index: int = setting("job", MISSING, "index of this process in its role, from 0", least=0)
     coordinator: str = setting(
-        "network", DEFAULT_COORDINATOR, "address of the coordinator, which ps 0 hosts", metavar="HOST:PORT"
+        "network", DEFAULT_COORDINATOR, "address of the coordinator, in ps 0", metavar="HOST:PORT"
     )
     host: str = setting(
-        "network", "", "address at which the others reach this process", metavar="ADDRESS",
-        default_is="the local address of the route to the coordinator",
+        "network", "", "address at which others reach this process",
+        metavar="ADDRESS", default_is="that of the route to the coordinator",
     )  # fmt: skip
     port: int = setting("network", 0, "port of TensorFlow's server", default_is="any free one", **PORT)
     health_port: int = setting(
-        "network", 0, "port of grpc.health.v1; of ps 0 the coordinator's", default_is="any free one", **PORT
+        "network", 0, "port of the health service; of ps 0 the coordinator's", default_is="any free one", **PORT
     )
     metrics_port: int | None = setting(
-        "network", None, "port at which Prometheus reads the metrics of this process, as http://HOST:PORT/metrics; "
-        "0 is any free one", default_is="none", **PORT,
-    )  # fmt: skip
+        "network", None, "port of this process's metrics for Prometheus; 0: any free one", default_is="none", **PORT
+    )
     connect_timeout_s: float = setting(
-        "network", 60.0, "time to reach the coordinator at the start, before the process ends", least=0.0
+        "network", 60.0, "time to reach the coordinator at the start; give more than ps 0 takes to start", least=0.0
     )
     log_format: str = setting(
-        "job", TEXT_LOG, "form of the log on stderr: lines of text, or one JSON object a line", choices=LOG_FORMATS
+        "job", TEXT_LOG, "form of the log on stderr: text, or one JSON object a line", choices=LOG_FORMATS
     )
 
     def __post_init__(self) -> None:
@@ -64,42 +63,34 @@ class WorkerConfig:
     """What a worker runs: the module with the model, and what its `input_fn` receives."""
 
     model: str = setting("data and model", DEFAULT_MODEL, "module with input_fn and model_fn", metavar="MODULE")
-    data_dir: str = setting("data and model", "", "folder of the data, context.data_dir of input_fn", metavar="FOLDER")
+    data_dir: str = setting("data and model", "", "context.data_dir of input_fn", metavar="FOLDER")
     batch_size: int = setting("data and model", 64, "examples in a batch", least=1)
-    seed: int = setting(
-        "data and model",
-        0,
-        "context.seed is made of this, the worker's index and the global step at which its process started",
-    )
+    seed: int = setting("data and model", 0, "seed of the input, from which context.seed is made")
     eval_batches: int | None = setting(
-        "data and model",
-        None,
-        "batches of the held-out data that an evaluation takes, at most",
-        default_is="all",
-        least=1,
-    )
+        "data and model", None, "batches of the held-out data that an evaluation takes, at most",
+        default_is="all", least=1,
+    )  # fmt: skip
     devices: str = setting(
-        "data and model", "", "devices of a worker, each of which takes a mini-batch in every step, as gpu:0,gpu:1, "
-        "cpu:0,cpu:1 or gpu:all; gpu:auto is one GPU for each worker of a machine, in order", metavar="DEVICES",
-        default_is="the one that TensorFlow chooses",
+        "data and model", "", "devices of a worker, each with a mini-batch in every step, as gpu:0,gpu:1 or "
+        "cpu:0,cpu:1 or gpu:all; gpu:auto: one GPU for each worker of a machine",
+        metavar="DEVICES", default_is="the one that TensorFlow chooses",
     )  # fmt: skip
     local_rank: int | None = setting(
-        "data and model", None, "number of this worker among those of its machine, by which gpu:auto chooses the GPU",
+        "data and model", None, "number of this worker on its machine, by which gpu:auto chooses the GPU",
         default_is="its index", least=0,
     )  # fmt: skip
     gpu_memory: str = setting(
-        "data and model", "", "memory of each GPU that a worker may take: an amount as 20GiB, or a fraction as 0.4; "
-        "20GiB,20GiB makes two virtual GPUs of it", metavar="AMOUNT", default_is="what it needs, as it grows",
+        "data and model", "", "limit of the memory on each GPU, as 20GiB or the fraction 0.4; 20GiB,20GiB makes two "
+        "virtual GPUs", metavar="AMOUNT", default_is="what it needs, as it grows",
     )  # fmt: skip
 
     record: str = setting(
-        "job", "", "file with a line of JSON for every update of a worker, one for each worker: {worker} in FILE is "
-        "its index, or else it is put before the suffix; Parquet if FILE ends with .parquet", metavar="FILE",
+        "job", "", "file with a line of JSON for each update of this worker; {worker} in FILE is its index, else put "
+        "before the suffix; Parquet if it ends with .parquet", metavar="FILE",
     )  # fmt: skip
     slowdown: float = setting(
-        "job", 1.0, "multiple of its duration that each step takes, by pauses, to try out a slow machine",
-        metavar="TIMES", least=1.0,
-    )  # fmt: skip
+        "job", 1.0, "multiple of its duration that each step takes, by pauses", metavar="TIMES", least=1.0
+    )
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -129,7 +120,7 @@ class SecurityConfig:
     token: the token itself, which only the environment gives; `token_file` goes over it.
     """
 
-    tls_ca: str = _file("tls_ca", "certificates of the CAs that this process trusts (PEM)")
+    tls_ca: str = _file("tls_ca", "certificates of the trusted CAs (PEM)")
     tls_cert: str = _file("tls_cert", "certificate of this process (PEM)")
     tls_key: str = _file("tls_key", "its key (PEM)")
     token_file: str = _file(
