@@ -1,4 +1,4 @@
-"""docs/operations.md: its tables of exit codes, settings and log events are those of the code."""
+"""docs/operations.md and docs/settings.md: exit codes, log events and settings are those of the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psruntime.config.settings import default_text, flag_of, settings_of
 from psruntime.launch.children import crashed
 from tests.support import docs
 
-PAGE = docs.ROOT / "docs/operations.md"
+SETTINGS = docs.ROOT / "docs/settings.md"
 # Functions that log, or hand an event on -> which of their arguments it is.
 LOGGED = {"log": 0, "_log": 0, "note": 0, "_note": 0, "_report": 0, "_forget": 2, "remove": 2, "self": 0}
 
@@ -29,7 +29,7 @@ def test_the_table_of_exit_codes_is_what_the_launcher_goes_by() -> None:
 
 @pytest.mark.parametrize("config", [JobConfig, ProcessConfig, SecurityConfig, WorkerConfig])
 def test_the_tables_of_settings_have_them_all(config: type) -> None:
-    rows = dict(re.findall(r"^\| `(--[\w-]+)` ?(.*?) \|", PAGE.read_text(), re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(--[\w-]+)` ?(.*?) \|", SETTINGS.read_text(), re.MULTILINE))
     for setting in settings_of(config):
         default = default_text(setting).removeprefix("default: ")
         assert rows[flag_of(setting.name)].startswith(default), setting.name

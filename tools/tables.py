@@ -95,7 +95,7 @@ def _case(case: Case) -> str:
     return f"`{flag_of(case.name)} {values}`" if values else f"`{flag_of(case.name)}`"
 
 
-PAGES = {DOCS / "states.md": states, DOCS / "operations.md": settings}
+PAGES = {DOCS / "states.md": states, DOCS / "settings.md": settings}
 
 
 def _word(fate: Fate) -> str:

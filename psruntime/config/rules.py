@@ -1,4 +1,4 @@
-"""What settings of a job need of each other: the table by which jobs are checked and docs/operations.md is made."""
+"""What settings of a job need of each other: the table by which jobs are checked and docs/settings.md is made."""
 
 from __future__ import annotations
 
