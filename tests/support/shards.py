@@ -16,15 +16,19 @@ from psruntime.model import Model
 
 
 class LockedShards(Shards):
-    """As the coordinator has them, one call at a time: a worker's input takes shards in a thread of its own."""
+    """As the coordinator has them: one call at a time, and no shard for an incarnation that was lost.
+
+    A worker's input takes shards in a thread of its own.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._lock = threading.RLock()
+        self._lost: set[int] = set()
 
     def take(self, incarnation: int, seen: int) -> ShardAnswer:
         with self._lock:
-            return super().take(incarnation, seen)
+            return ShardAnswer() if incarnation in self._lost else super().take(incarnation, seen)
 
     def hear(self, incarnation: int, news: Iterable[ShardNews]) -> None:
         with self._lock:
@@ -36,6 +40,7 @@ class LockedShards(Shards):
 
     def lose(self, incarnation: int, why: str) -> None:
         with self._lock:
+            self._lost.add(incarnation)
             super().lose(incarnation, why)
 
     def restore(self, position: Position) -> None:
