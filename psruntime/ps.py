@@ -23,7 +23,7 @@ from psruntime.core.members.messages import LeaveKind
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.rounds.sync_rounds import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, StopRequested, UnreachableError, UsageError, some
-from psruntime.graph.base import allocator, environment
+from psruntime.graph.base import environment
 from psruntime.network.hosts import await_names, own_host, require_loopback
 from psruntime.observe.log import Log
 from psruntime.observe.outputs import entry
@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             require_loopback(where.coordinator)
     except UsageError as error:
         return usage_error(PROG, error)
-    allocator.share_arenas()
-    allocator.keep_freed_memory()
+    environment.share_arenas()
+    environment.keep_freed_memory()
     work = partial(_work, where, job, given, security, open_to_all)
     return run(Log("ps", where.index, where.log_format), work, arguments.lifeline)
 

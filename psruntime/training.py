@@ -29,8 +29,7 @@ from psruntime.errors import (
 )
 from psruntime.evaluation.history import text_of
 from psruntime.graph.base.environment import tensorflow_version
-from psruntime.graph.base.gpus import gpu_count
-from psruntime.graph.base.server import start_server
+from psruntime.graph.base.server import gpu_count, start_server
 from psruntime.graph.checkpoint.listing import newest_step
 from psruntime.graph.checkpoint.measured import BestCheckpoint
 from psruntime.graph.loop.built import Built

@@ -18,7 +18,7 @@ from psruntime.config.devices import AUTO_GPU
 from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.core.members.view import Phase
 from psruntime.errors import UsageError
-from psruntime.graph.base import allocator, environment
+from psruntime.graph.base import environment
 from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
 from psruntime.observe.outputs import entry
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         _report_usage(words, str(error))
         return usage_error(PROG, error)
-    allocator.share_arenas()
+    environment.share_arenas()
     work = partial(_work, where, worker, flags.given(arguments, JobConfig), security)
     return run(Log("worker", where.index, where.log_format), work, arguments.lifeline)
 
@@ -115,7 +115,7 @@ def _joined(
         choose_gpu(where.index if worker.local_rank is None else worker.local_rank)
     process.log("environment", **environment.prepare())
     # These import TensorFlow, for which the environment is set now.
-    from psruntime.graph.base.gpus import log_gpus
+    from psruntime.graph.base.server import log_gpus
     from psruntime.graph.loop.built import Built
     from psruntime.training import Joined, Training, step_reached
 

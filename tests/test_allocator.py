@@ -11,9 +11,9 @@ import pytest
 
 ASK = """
 import ctypes, os, sys, threading
-from psruntime.graph.base import allocator
-if sys.argv[1] == "share": allocator.share_arenas()
-allocator.keep_freed_memory()
+from psruntime.graph.base import environment
+if sys.argv[1] == "share": environment.share_arenas()
+environment.keep_freed_memory()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 barrier = threading.Barrier(3 * os.cpu_count())
@@ -31,7 +31,7 @@ libc.malloc_info(0, out); libc.fflush(out)
 FREE_MB = 64
 TAKE_AND_FREE = f"""
 import ctypes
-from psruntime.graph.base import allocator
+from psruntime.graph.base import environment
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]
@@ -40,7 +40,7 @@ def resident_mb(): return int(open("/proc/self/statm").read().split()[1]) * 4096
 blocks = [libc.malloc(ctypes.c_size_t(2**16)) for _ in range({FREE_MB} * 16)]
 for block in blocks: libc.memset(block, 1, 2**16)
 for block in blocks[:-1]: libc.free(block)
-before = resident_mb(); allocator.give_back(); print(before - resident_mb())
+before = resident_mb(); environment.give_back(); print(before - resident_mb())
 """
 of_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 

@@ -54,7 +54,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("graph.push",),
     ("graph.update",),
     ("graph.store",),
-    ("graph.ops",),
     ("graph.base",),
     ("process",),
     ("metrics", "tracing", "live"),

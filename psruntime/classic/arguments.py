@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config.values import whole_path
-from psruntime.graph.base.literal_paths import is_pattern, readable
+from psruntime.graph.base.checkpoint_reader import is_pattern, readable
 from psruntime.graph.checkpoint.listing import is_remote
 
 _CACHE = tf1.summary.FileWriterCache

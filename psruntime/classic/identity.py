@@ -26,8 +26,8 @@ from tensorflow.python.client.session import _FetchMapper  # how TensorFlow itse
 
 from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, TENSORFLOW, ModelIdentity, differences, in_a_line
 from psruntime.errors import UsageError
+from psruntime.graph.base.subgraphs import ancestors, uses_of
 from psruntime.graph.model.identity import Expressions, clipped, text_of, versions
-from psruntime.graph.ops.subgraphs import ancestors, uses_of
 
 WRITES = {
     "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceCountUpTo",

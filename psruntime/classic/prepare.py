@@ -26,13 +26,12 @@ from psruntime.core.recovery.checkpoint_names import Entry, find_sources
 from psruntime.core.recovery.recovery import Contents, decide, lost_work
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
 from psruntime.faults import Place
+from psruntime.graph.base.checkpoint_reader import contents_of, is_pattern, readable
 from psruntime.graph.base.errors import LOST_SESSION
-from psruntime.graph.base.literal_paths import is_pattern, readable
 from psruntime.graph.base.server import worker_device
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.checkpoint.checkpoints import failing
 from psruntime.graph.checkpoint.listing import CheckpointList
-from psruntime.graph.ops.checkpoint_fit import contents_of
-from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.recovery.ps_values import PreparedFlags
 from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.store.bucket_store import PsControl

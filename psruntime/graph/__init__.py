@@ -15,8 +15,7 @@ dynamic     tables whose rows are given to ids
 push        what becomes of a push on its ps
 update      what an update makes of a bucket
 store       the variables on the ps, and gradients
-ops         what is done with the operations of any graph
-base        what TensorFlow itself needs
+base        what TensorFlow itself needs, and what is done with the operations of any graph
 
-Import `base.environment` and call `prepare` before any other module but `base.allocator`.
+Import `base.environment` and call `prepare` before any other module.
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psruntime import tf1
-from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.checkpoint_reader import readable
 from psruntime.graph.checkpoint.listing import CheckpointList, newest_step
 from tests.cluster.test_scripts import PACED, chief_of, last_step
 from tests.support.cluster import Proc, Zygote, cluster

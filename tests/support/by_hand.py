@@ -11,7 +11,7 @@ import numpy as np
 
 from psruntime.core.accounting.accounts import APPLIED, PENDING
 from psruntime.core.plan.buckets import Bucket, Piece
-from psruntime.graph.ops.variables import LASTING
+from psruntime.graph.base.variable_values import LASTING
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore
 from tests.support.local_cluster import INCARNATION, Run
 

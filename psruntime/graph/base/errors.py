@@ -1,23 +1,23 @@
-"""Errors of TensorFlow: a lost session, a failed operation of the user's, a device; each in one line.
+"""Failures of TensorFlow, each in one line: of a session, of an operation of the user's, of a device, of a thread.
 
-Errors of the user's operations: which one failed, and the line of the user's file that made it.
+For a failed operation of the user's it names the line of the user's file that made it.  TensorFlow's message names the
+node that failed, as {{node NAME}}.  The node may be the gradient of an operation of the user's, a copy of one for
+another mini-batch, or inside a function that one calls; in each case that one made it.
 
-TensorFlow's message names the node that failed, as {{node NAME}}.  The node may be the gradient of an operation of the
-user's, a copy of one for another mini-batch, or inside a function that one calls; in each case that one made it.
-
-Errors of a device: what TensorFlow raises when memory is used up or a GPU fails, in one line with the remedy.
-
-They are this machine's, not the model's: the process ends, and its launcher starts it again.
+An error of a device, such as memory that is used up or a GPU that fails, is the machine's, not the model's: the process
+ends, and its launcher starts it again.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
@@ -182,3 +182,45 @@ def _reason(error: tf1.errors.OpError, pattern: re.Pattern[str]) -> str:
     """The line that matches the pattern, without TensorFlow's marks."""
     lines = [line.strip() for line in str(error.message).splitlines()]
     return next((line for line in lines if pattern.search(line)), first_line(error))
+
+
+T = TypeVar("T")
+LOG_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
+
+
+class Background(threading.Thread, Generic[T]):
+    """Starts `work` at once.  When it has ended there is its result, or why it failed.
+
+    A PsRuntimeError, an error of TensorFlow, or a session that was closed is a failure; anything else is a defect, and
+    ends the thread with a traceback.
+    """
+
+    def __init__(self, name: str, work: Callable[[], T]) -> None:
+        super().__init__(name=name, daemon=True)
+        self.result: T | None = None
+        self.failure = f"the {name} was not completed"
+        self._work = work
+        self._began_s = time.monotonic()
+        self.start()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it started."""
+        return time.monotonic() - self._began_s
+
+    def run(self) -> None:
+        try:
+            self.result = self._work()
+        except PsRuntimeError as error:
+            self.failure = str(error)
+        except (tf1.errors.OpError, RuntimeError) as error:
+            self.failure = first_line(error)
+
+
+def await_end(thread: threading.Thread, reason: str, log: Callable[..., None], within_s: float | None = None) -> None:
+    """Waits until the thread has ended, at most `within_s`; logs `waiting` if that takes more than a second."""
+    until_s = None if within_s is None else time.monotonic() + within_s
+    thread.join(LOG_AFTER_S if within_s is None else min(LOG_AFTER_S, within_s))
+    if thread.is_alive():
+        log("waiting", reason=reason)
+        thread.join(None if until_s is None else max(0.0, until_s - time.monotonic()))

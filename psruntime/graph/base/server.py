@@ -1,15 +1,96 @@
-"""The TensorFlow server of a process, and the devices of the jobs."""
+"""The TensorFlow server of a process, the devices of the jobs, and the GPUs that TensorFlow sees."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 
+import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.errors import device_error
-from psruntime.graph.base.gpus import gpu_count
-from psruntime.graph.base.types import Proto
+from psruntime.graph.base.types import Op, Proto
+from psruntime.process.gpus import EXTRA, VISIBLE, gpus, visible_names
+
+DRIVER = "libcuda.so.1"
+# What TensorFlow 2.21, built for CUDA 12, loads before it uses a GPU.
+LIBRARIES = (
+    "libcudart.so.12",
+    "libcublas.so.12",
+    "libcublasLt.so.12",
+    "libcufft.so.11",
+    "libcusolver.so.11",
+    "libcusparse.so.12",
+    "libcudnn.so.9",
+)
+
+
+@cache
+def gpu_count() -> int:
+    """GPUs that TensorFlow sees in this process, without virtual ones."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+def log_gpus(log: Callable[..., None]) -> None:
+    """Logs which GPUs TensorFlow sees; or why it sees none, on a machine that has some."""
+    if count := gpu_count():
+        log("gpus", count=count, visible=os.environ.get(VISIBLE, "all"))
+    elif found := gpus():
+        log("no_gpu", reason=f"this machine has {found[0]}, and TensorFlow sees none: {why_no_gpu()}")
+
+
+def limit_gpus(limits_bytes: Sequence[int]) -> None:
+    """Makes of each GPU as many devices as there are limits, with so much memory each, in all of this process.
+
+    The configuration of the server has the same limits; TensorFlow's eager context, which a model's input may make
+    first, follows these.
+
+    Raises:
+        UsageError: something has used a GPU already.
+    """
+    devices = [tf.config.LogicalDeviceConfiguration(memory_limit=limit >> 20) for limit in limits_bytes]
+    try:
+        for gpu in tf.config.list_physical_devices("GPU") if devices else ():
+            tf.config.set_logical_device_configuration(gpu, devices)
+    except RuntimeError as error:
+        raise UsageError(f"--gpu-memory must be known before TensorFlow uses a GPU: {error}") from error
+
+
+def may_be_on_gpu(operation: Op) -> bool:
+    """Whether TensorFlow may place the operation on a GPU: it is on no ps and no CPU, and this process sees a GPU."""
+    device = tf1.DeviceSpec.from_string(operation.device)
+    return bool(gpu_count()) and device.job != "ps" and device.device_type != "CPU"
+
+
+def why_no_gpu() -> str:
+    """Why TensorFlow sees no GPU, and what helps."""
+    if not tf.sysconfig.get_build_info()["is_cuda_build"]:
+        return "this TensorFlow was built without CUDA; install the package tensorflow, not tensorflow-cpu"
+    if visible_names() == []:
+        return f"{VISIBLE}='{os.environ[VISIBLE]}' hides all GPUs"
+    if not _is_there(DRIVER):
+        return f"NVIDIA's driver is missing ({DRIVER}); install it, or give the container the GPUs of its host"
+    missing = [name for name in LIBRARIES if not _is_there(name)]
+    if missing:
+        return f"libraries of CUDA are missing: {', '.join(missing)}; {EXTRA} installs them"
+    return "the driver reports none; nvidia-smi shows what it has"
+
+
+def _is_there(library: str) -> bool:
+    """Whether the system's loader finds it, or one of the packages nvidia-*-cu12, where TensorFlow looks too."""
+    packages = [Path(folder) / "nvidia" for folder in sys.path if folder]
+    if any(True for package in packages for _ in package.glob(f"*/lib/{library}")):
+        return True
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def ps_device(index: int) -> str:

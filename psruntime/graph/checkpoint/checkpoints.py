@@ -28,8 +28,8 @@ from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_so
 from psruntime.core.shards.shard_messages import Position
 from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError, some
 from psruntime.faults import FATES, Place, kind_of, of_system
+from psruntime.graph.base.checkpoint_reader import contents_of, is_pattern, readable
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.base.literal_paths import is_pattern, readable
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of, step_part, to_read, to_write
@@ -40,7 +40,6 @@ from psruntime.graph.checkpoint.row_transfer import NUMBERS, RowReader, RowWrite
 from psruntime.graph.checkpoint.snapshot import Snapshot
 from psruntime.graph.checkpoint.table_parts import table_parts
 from psruntime.graph.checkpoint.transfer import Reader, Source, Writer
-from psruntime.graph.ops.checkpoint_fit import contents_of
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 

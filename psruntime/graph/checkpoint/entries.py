@@ -19,9 +19,9 @@ from math import prod
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece, VariableSpec
 from psruntime.core.recovery.checkpoint_names import Entry, Kind
 from psruntime.graph.base.types import Variable
+from psruntime.graph.base.variable_values import row_chunks
 from psruntime.graph.dynamic.id_sets import IDLE, LAST_USED
 from psruntime.graph.model.capture import Partition
-from psruntime.graph.ops.row_chunks import row_chunks
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 

@@ -21,10 +21,8 @@ from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.errors import DivergedError, PassedRoundError
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Session, Tensor, Variable
+from psruntime.graph.base.variable_values import VariableCopy, at_run_time, row_chunks
 from psruntime.graph.checkpoint.table_parts import MASTER, TablePart, TouchedCopy
-from psruntime.graph.ops.row_chunks import row_chunks
-from psruntime.graph.ops.values import at_run_time
-from psruntime.graph.ops.variables import VariableCopy
 from psruntime.graph.push.guard import locked
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
 from psruntime.graph.step.train_graph import TrainGraph

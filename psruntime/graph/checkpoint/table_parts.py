@@ -9,10 +9,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.row_changes import TableRange, TouchedPart
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece
+from psruntime.graph.base import variable_values
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.checkpoint.entries import suffix_of
-from psruntime.graph.ops import row_chunks
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.update.apply import RowFlags
 
@@ -180,7 +180,7 @@ class TouchedCopy:
         """The copy by its facts, for a file in which it is saved in chunks."""
         part = self.part
         elapsed, before = facts[1], facts[2:]
-        step = max(1, row_chunks.CHUNK_BYTES // part.row_bytes)
+        step = max(1, variable_values.CHUNK_BYTES // part.row_bytes)
         chunks = tuple(min(step, before[-1] - first) for first in range(0, before[-1], step))
         ranges = zip(part.slices, before[:-1], before[1:], strict=True)
         tables = [

@@ -14,12 +14,11 @@ from typing import NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base import variable_values
 from psruntime.graph.base.server import ps_device, worker_cpu
 from psruntime.graph.base.types import Feed, Op, Session, Tensor
+from psruntime.graph.base.variable_values import assign_rows, initialise
 from psruntime.graph.checkpoint.entries import CheckpointPart, InterleavedPart
-from psruntime.graph.ops import row_chunks
-from psruntime.graph.ops.row_chunks import assign_rows
-from psruntime.graph.ops.values import initialise
 from psruntime.graph.store.chief_fence import ChiefFence
 
 P = TypeVar("P", bound=CheckpointPart | InterleavedPart)
@@ -240,7 +239,7 @@ def chunks(parts: list[P], tables_apart: bool = False) -> Iterator[list[P]]:
 
     Those of a variable stay together, unless it is larger.  tables_apart: whether tables are in no run with others.
     """
-    limit = row_chunks.CHUNK_BYTES
+    limit = variable_values.CHUNK_BYTES
     chunk: list[P] = []
     total_bytes = 0
     for _, of_one in groupby(parts, _of):

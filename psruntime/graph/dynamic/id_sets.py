@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import RowCounts
 from psruntime.core.plan.buckets import WAYS
 from psruntime.errors import CheckpointError
+from psruntime.graph.base.checkpoint_reader import readable
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.base.types import Array, Op, Tensor, Variable
 from psruntime.graph.store.bucket_store import ps_variable
 

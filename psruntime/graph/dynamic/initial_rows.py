@@ -23,8 +23,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import DynamicRows
 from psruntime.errors import UsageError
+from psruntime.graph.base.seeds import DEFAULT_SEED
 from psruntime.graph.base.types import DType, Tensor
-from psruntime.graph.ops.seeds import DEFAULT_SEED
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: its multiples are far apart
 _MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # (shift, factor)

@@ -24,13 +24,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, PsRuntimeError, UsageError
 from psruntime.faults import Place, fate_of
+from psruntime.graph.base.checkpoint_reader import readable, require_fit
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Array, Op, Session, Tensor, Variable
 from psruntime.graph.checkpoint.listing import is_remote
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph, parts_of
-from psruntime.graph.ops.checkpoint_fit import require_fit
-from psruntime.graph.ops.subgraphs import ancestors
 
 _PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Conv2D", "Conv3D", "Conv2DBackpropInput",
              "Conv3DBackpropInputV2", "Einsum"}  # fmt: skip

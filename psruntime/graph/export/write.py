@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, UsageError
+from psruntime.graph.base.checkpoint_reader import escaped
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.base.literal_paths import escaped
 from psruntime.graph.base.types import Array
 from psruntime.graph.export.held_out import HeldOut
 from psruntime.graph.export.report import Report, Row

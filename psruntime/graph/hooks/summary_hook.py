@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.messages import WorkerStats
-from psruntime.graph.base import allocator
+from psruntime.graph.base import environment
 from psruntime.graph.base.types import Array, Session, Tensor
 from psruntime.graph.session.session import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
@@ -35,7 +35,7 @@ class Progress:
         """Counts a step that ended."""
         self._to_start -= 1
         if self._to_start == 0:
-            allocator.give_back()
+            environment.give_back()
         now_s = time.monotonic()
         self._meter.step(result.loss, result.examples, result.staleness, result.dropped, now_s)
         if now_s - self._logged_at_s >= PROGRESS_S:

@@ -13,7 +13,7 @@ from psruntime.config.process import ProcessConfig, WorkerConfig
 from psruntime.config.schedule import LOCAL
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
-from psruntime.graph.base.gpus import gpu_count, limit_gpus
+from psruntime.graph.base.server import gpu_count, limit_gpus
 from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.checkpoint.measured import require_metric
 from psruntime.graph.checkpoint.owner import FolderOwner

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from psruntime.config.schedule import SYNC
 from psruntime.core.members.messages import GraphsBuilt
 from psruntime.errors import PsRuntimeError
-from psruntime.graph.base import allocator
+from psruntime.graph.base import environment
 from psruntime.graph.loop.loop_graphs import PUSHES, LoopGraph, LoopGraphs, kind_of
 from psruntime.observe.log import first_line_of
 
@@ -104,7 +104,7 @@ class ReadyGraphs:
             return self._ready if reason else self._ready | {kind_of(mode)}
 
         self._note(found)
-        allocator.give_back()  # what building took
+        environment.give_back()  # what building took
         self._go_on()  # another may be wanted by now
 
     def _note(self, ready: Callable[[], frozenset[str]]) -> None:

@@ -15,8 +15,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.graph.base.server import worker_cpu, worker_device
+from psruntime.graph.base.subgraphs import Use, ancestors, uses_of
 from psruntime.graph.base.types import Op, Tensor
-from psruntime.graph.ops.subgraphs import Use, ancestors, uses_of
 from psruntime.graph.store.gradient import BucketGradient
 
 ASSIGN = "AssignVariableOp"

@@ -9,7 +9,8 @@ from functools import cached_property, partial
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.checkpoint_reader import name_of, readable, require_fit
+from psruntime.graph.base.seeds import model_graph
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Feed, Graph, Session, Variable
 from psruntime.graph.input.batch_layout import BatchLayout
@@ -18,8 +19,6 @@ from psruntime.graph.model.model_metrics import ModelMetrics, OnBatch
 from psruntime.graph.model.pulled_model import build_pulled_model
 from psruntime.graph.model.rows_in_use import RowsInUse
 from psruntime.graph.model.spec_checks import check_spec
-from psruntime.graph.ops.checkpoint_fit import name_of, require_fit
-from psruntime.graph.ops.seeds import model_graph
 from psruntime.graph.store.bucket_store import PlanStores
 from psruntime.model import EVAL, TRAIN, Context, Model
 from psruntime.usercode import blame

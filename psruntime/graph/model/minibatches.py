@@ -21,12 +21,11 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config.devices import ALL_GPUS, AUTO_GPU, number_of
 from psruntime.errors import UsageError
-from psruntime.graph.base.gpus import gpu_count, why_no_gpu
-from psruntime.graph.base.server import worker_device
+from psruntime.graph.base.server import gpu_count, why_no_gpu, worker_device
+from psruntime.graph.base.subgraphs import Copy, Subgraph
 from psruntime.graph.base.types import DType, Op, Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import PulledModel
-from psruntime.graph.ops.subgraphs import Copy, Subgraph
 from psruntime.graph.store.gradient import BucketGradient, summed, summing
 
 

@@ -16,10 +16,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.base.errors import users_errors
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.rows_in_use import BATCHES_BYTES
-from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.model import ModelSpec
 
 MOST_VALUES = 1000  # of one metric; each is a curve of TensorBoard

@@ -17,9 +17,9 @@ from tensorflow.python.training import checkpoint_utils, warm_starting_util
 
 from psruntime.core.recovery.checkpoint_names import described
 from psruntime.errors import UsageError
+from psruntime.graph.base.checkpoint_reader import contents_of
 from psruntime.graph.base.types import Variable
 from psruntime.graph.dynamic.initial_rows import noted
-from psruntime.graph.ops.checkpoint_fit import contents_of
 
 _NOTES = "takes_pretrained_value"  # marks the variables of a captured model
 

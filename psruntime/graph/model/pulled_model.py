@@ -11,6 +11,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.errors import UsageError
 from psruntime.graph.base.server import worker_device
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.dynamic.id_rows import IdRows
 from psruntime.graph.dynamic.initial_rows import noted
@@ -27,7 +28,6 @@ from psruntime.graph.model.variable_reads import (
     pulled_whole,
     unpacked_buckets,
 )
-from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.push.change_log import ChangeLog
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore, PlanStores
 from psruntime.graph.store.gradient import FULL, Wire

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Array, DType, Feed, Op, Session, Tensor, Variable
-from psruntime.graph.ops.row_chunks import row_chunks
-from psruntime.graph.ops.subgraphs import ancestors
+from psruntime.graph.base.variable_values import row_chunks
 
 LARGE_BYTES = 64 << 20  # a smaller variable is loaded whole
 BATCHES_BYTES = 256 << 20  # of batches for which rows are read at once

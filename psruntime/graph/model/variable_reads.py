@@ -17,7 +17,7 @@ from psruntime.core.plan.packing import ALIGNED_BYTES
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.server import ps_device, worker_cpu, worker_device
 from psruntime.graph.base.types import Tensor
-from psruntime.graph.ops.variables import worker_variable
+from psruntime.graph.base.variable_values import worker_variable
 from psruntime.graph.push.change_log import ChangeLog
 from psruntime.graph.push.guard import only_if
 from psruntime.graph.store.bucket_store import BucketStore

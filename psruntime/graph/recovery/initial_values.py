@@ -22,12 +22,11 @@ from math import prod
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.graph.base import variable_values
 from psruntime.graph.base.server import ps_device
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Feed, Op, Tensor, Variable
-from psruntime.graph.ops import row_chunks as chunking
-from psruntime.graph.ops.row_chunks import assign_rows, row_chunks
-from psruntime.graph.ops.subgraphs import ancestors
-from psruntime.graph.ops.values import ALIGNED, Rows, initialise, rows_of
+from psruntime.graph.base.variable_values import ALIGNED, Rows, assign_rows, initialise, row_chunks, rows_of
 from psruntime.graph.recovery.warm_start import PretrainedValues
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
@@ -98,7 +97,7 @@ def _height(value: Tensor) -> int:
 
 def _at_once(value: Tensor) -> int:
     """Rows of a chunk."""
-    rows = chunking.CHUNK_BYTES * _height(value) // _size_bytes(value)
+    rows = variable_values.CHUNK_BYTES * _height(value) // _size_bytes(value)
     return max(1, rows // ALIGNED) * ALIGNED
 
 

@@ -35,9 +35,9 @@ from psruntime.errors import (
 )
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Feed, Op, Session, Tensor, Variable
+from psruntime.graph.base.variable_values import initialise
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
-from psruntime.graph.ops.values import initialise
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.recovery.initial_values import InitialValues
 from psruntime.graph.recovery.ps_values import PreparedFlags

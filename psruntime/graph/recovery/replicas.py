@@ -16,10 +16,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.core.recovery.recovery import BUFFERS, Note, Notes, Source, holder_of, newest_source, next_buffer
+from psruntime.graph.base import variable_values
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
-from psruntime.graph.ops import row_chunks
-from psruntime.graph.ops.variables import VariableCopy
+from psruntime.graph.base.variable_values import VariableCopy
 from psruntime.graph.push.guard import locked
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
 from psruntime.graph.step.train_graph import TrainGraph
@@ -81,7 +81,7 @@ class ReplicaBuffer:
                 continue
             value = writes[0].inputs[1]
             value_bytes = value.shape.num_elements() * value.dtype.size
-            if size_bytes + value_bytes > row_chunks.CHUNK_BYTES:
+            if size_bytes + value_bytes > variable_values.CHUNK_BYTES:
                 self._graph.fence.guard(ps, together)
                 together, size_bytes = [], 0
             together.append(writes[0])

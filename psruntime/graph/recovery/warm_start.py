@@ -24,14 +24,13 @@ from psruntime.config import JobConfig
 from psruntime.core.recovery.checkpoint_names import Kind, described
 from psruntime.errors import CheckpointError, PassingError, UsageError, some
 from psruntime.faults import Place, fate_of
+from psruntime.graph.base.checkpoint_reader import contents_of, readable
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
 from psruntime.graph.checkpoint.listing import CheckpointList, newest_step
 from psruntime.graph.checkpoint.transfer import Reader, Source
 from psruntime.graph.model.pretrained import Pretrained
-from psruntime.graph.ops.checkpoint_fit import contents_of
 from psruntime.graph.step.train_graph import TrainGraph
 
 

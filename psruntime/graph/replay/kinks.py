@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Array, Op, Tensor
-from psruntime.graph.ops.subgraphs import ancestors
 
 NEAR = 2e-7  # of the largest input: some four roundings of float32
 

@@ -16,11 +16,11 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.subgraphs import ancestors, uses_of
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.dynamic.initial_rows import noted
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.model.spec_checks import aggregation_of
-from psruntime.graph.ops.subgraphs import ancestors, uses_of
 from psruntime.graph.replay.kinks import Kinks
 from psruntime.graph.replay.sums import Gradient, unique
 from psruntime.model import TRAIN, Model

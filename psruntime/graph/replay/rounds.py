@@ -13,11 +13,11 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.plan import Plan
 from psruntime.errors import UsageError
 from psruntime.faults import Place, fate_of
+from psruntime.graph.base.checkpoint_reader import readable
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.seeds import model_graph
 from psruntime.graph.base.types import Array, Feed
 from psruntime.graph.input.batch_layout import BatchLayout
-from psruntime.graph.ops.seeds import model_graph
 from psruntime.graph.replay.plain_buckets import PlainBucket, PlainBuckets
 from psruntime.graph.replay.plain_model import PlainModel
 from psruntime.graph.replay.sums import Gradient, mean_of, of_bucket, sum_of, times

@@ -28,7 +28,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.server import worker_cpu, worker_device
 from psruntime.graph.base.types import Tensor
-from psruntime.graph.ops.variables import worker_variable
+from psruntime.graph.base.variable_values import worker_variable
 from psruntime.graph.store.gradient import BucketGradient, Wire, unpacked
 from psruntime.graph.update.momentum import Momentum
 

@@ -12,13 +12,13 @@ from psruntime.config import JobConfig
 from psruntime.core.plan.buckets import WAYS, Bucket
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.server import worker_device
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Tensor
 from psruntime.graph.dynamic.id_rows import of_ids
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.backward import bucket_gradients
 from psruntime.graph.model.minibatches import Towers, with_minibatches
 from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
-from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.step_messages import PushRequest
 from psruntime.graph.step.pushed_gradient import largest_entries, packed_gradient

@@ -27,11 +27,11 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.seeds import is_deterministic
 from psruntime.graph.base.server import worker_cpu
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Array, Graph, Op, Session, Tensor, Variable
 from psruntime.graph.model.pulled_model import PulledModel
-from psruntime.graph.ops.seeds import is_deterministic
-from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.push.step_messages import PushRequest
 from psruntime.graph.store.bucket_store import BucketStore, PsControl

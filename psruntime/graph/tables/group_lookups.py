@@ -26,11 +26,10 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
 from psruntime.core.plan.row_spaces import TableId, group_row, ps_of
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
-from psruntime.graph.base.gpus import may_be_on_gpu
-from psruntime.graph.base.server import ps_device
+from psruntime.graph.base.server import may_be_on_gpu, ps_device
+from psruntime.graph.base.subgraphs import Use, ancestors
 from psruntime.graph.base.types import Graph, Op, Tensor, Variable
-from psruntime.graph.ops.row_sums import are_narrow, narrow_sums
-from psruntime.graph.ops.subgraphs import Use, ancestors
+from psruntime.graph.store.gradient import are_narrow, narrow_sums
 from psruntime.graph.tables.group_reader import Fetched, GroupReader, LookupRequest, uncolocated
 
 _NOTED = "PsruntimeNotedLookup"

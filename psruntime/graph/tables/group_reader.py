@@ -20,8 +20,7 @@ from psruntime.core.plan.row_spaces import (
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Tensor
-from psruntime.graph.ops.row_sums import row_sums
-from psruntime.graph.store.gradient import AS_IS, BucketGradient, Wire, unpacked
+from psruntime.graph.store.gradient import AS_IS, BucketGradient, Wire, row_sums, unpacked
 
 
 def transferred(read: Callable[[], Tensor], ps: str, worker: str, wire: Wire) -> Tensor:

@@ -23,9 +23,9 @@ from psruntime.config.values import StalenessLr
 from psruntime.core.accounting.accounts import DOWN_WEIGHTED
 from psruntime.errors import UsageError
 from psruntime.graph.base.server import ps_device
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Op, Tensor, Variable
-from psruntime.graph.ops.subgraphs import ancestors
-from psruntime.graph.ops.values import zeros
+from psruntime.graph.base.variable_values import zeros
 from psruntime.graph.store.bucket_store import BucketStore, Numbers, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.optimizers import BucketOptimizer

@@ -19,8 +19,8 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
 from psruntime.faults import Place
 from psruntime.graph.base.server import ps_device
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
-from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.update.momentum import momentum_of, subtracted
 from psruntime.graph.update.row_updates import take_unique_rows
 from psruntime.model import ModelSpec

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from psruntime.config.values import Metric
-from psruntime.graph.base import background
-from psruntime.graph.base.background import await_end
+from psruntime.graph.base import errors
+from psruntime.graph.base.errors import await_end
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.checkpoint.measured import BestCheckpoint
@@ -25,7 +25,7 @@ GUARD_S = 60.0  # of a test that would hang otherwise
 
 @pytest.fixture(autouse=True)
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "LOG_AFTER_S", 0.01)
+    monkeypatch.setattr(errors, "LOG_AFTER_S", 0.01)
     monkeypatch.setattr(checkpoint_hook, "LATE_S", 0.0)
 
 

@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config.devices import GpuLimit
 from psruntime.errors import DeviceError, UsageError
-from psruntime.graph.base import gpus
+from psruntime.graph.base import server
 from psruntime.graph.base.server import server_config, start_server
-from psruntime.graph.ops.row_sums import row_sums
+from psruntime.graph.store.gradient import row_sums
 
 GIB = 1 << 30
 
@@ -67,11 +67,11 @@ def test_the_limits_hold_for_all_of_the_process(monkeypatch: pytest.MonkeyPatch)
     def configure(gpu: str, devices: list[Any]) -> None:
         configured[gpu] = [device.memory_limit for device in devices]
 
-    monkeypatch.setattr(gpus.tf.config, "list_physical_devices", lambda kind: ["a", "b"])
-    monkeypatch.setattr(gpus.tf.config, "set_logical_device_configuration", configure)
-    gpus.limit_gpus([])
+    monkeypatch.setattr(server.tf.config, "list_physical_devices", lambda kind: ["a", "b"])
+    monkeypatch.setattr(server.tf.config, "set_logical_device_configuration", configure)
+    server.limit_gpus([])
     assert configured == {}
-    gpus.limit_gpus(GpuLimit.of("20GiB, 512MiB").limits(None))
+    server.limit_gpus(GpuLimit.of("20GiB, 512MiB").limits(None))
     assert configured == {"a": [20480, 512], "b": [20480, 512]}
 
 
@@ -79,10 +79,10 @@ def test_limits_come_before_the_first_use(monkeypatch: pytest.MonkeyPatch) -> No
     def configure(gpu: str, devices: list[Any]) -> None:
         raise RuntimeError("Virtual devices cannot be modified after being initialized")
 
-    monkeypatch.setattr(gpus.tf.config, "list_physical_devices", lambda kind: ["a"])
-    monkeypatch.setattr(gpus.tf.config, "set_logical_device_configuration", configure)
+    monkeypatch.setattr(server.tf.config, "list_physical_devices", lambda kind: ["a"])
+    monkeypatch.setattr(server.tf.config, "set_logical_device_configuration", configure)
     with pytest.raises(UsageError, match="before TensorFlow uses a GPU: Virtual devices"):
-        gpus.limit_gpus([GIB])
+        server.limit_gpus([GIB])
 
 
 def test_memory_grows_whatever_uses_the_gpu_first() -> None:
@@ -109,11 +109,11 @@ class Machine:
     """What `why_no_gpu` looks at: the build, the environment, and which libraries are there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.there = {gpus.DRIVER, *gpus.LIBRARIES}
+        self.there = {server.DRIVER, *server.LIBRARIES}
         self.cuda = True
-        monkeypatch.setattr(gpus, "_is_there", lambda library: library in self.there)
-        monkeypatch.setattr(gpus.tf.sysconfig, "get_build_info", lambda: {"is_cuda_build": self.cuda})
-        monkeypatch.delenv(gpus.VISIBLE, raising=False)
+        monkeypatch.setattr(server, "_is_there", lambda library: library in self.there)
+        monkeypatch.setattr(server.tf.sysconfig, "get_build_info", lambda: {"is_cuda_build": self.cuda})
+        monkeypatch.delenv(server.VISIBLE, raising=False)
 
 
 @pytest.fixture
@@ -123,43 +123,43 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def test_a_wheel_without_cuda(machine: Machine) -> None:
     machine.cuda = False
-    assert "was built without CUDA" in gpus.why_no_gpu()
+    assert "was built without CUDA" in server.why_no_gpu()
 
 
 @pytest.mark.parametrize("hidden", ["", "-1", "-1,0"])
 def test_hidden_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
-    monkeypatch.setenv(gpus.VISIBLE, hidden)
-    assert gpus.why_no_gpu() == f"CUDA_VISIBLE_DEVICES='{hidden}' hides all GPUs"
+    monkeypatch.setenv(server.VISIBLE, hidden)
+    assert server.why_no_gpu() == f"CUDA_VISIBLE_DEVICES='{hidden}' hides all GPUs"
 
 
 def test_a_missing_driver(machine: Machine) -> None:
-    machine.there.remove(gpus.DRIVER)
-    assert gpus.why_no_gpu().startswith("NVIDIA's driver is missing (libcuda.so.1)")
+    machine.there.remove(server.DRIVER)
+    assert server.why_no_gpu().startswith("NVIDIA's driver is missing (libcuda.so.1)")
 
 
 def test_missing_libraries_are_named(machine: Machine) -> None:
     machine.there -= {"libcudnn.so.9", "libcufft.so.11"}
-    assert gpus.why_no_gpu() == (
+    assert server.why_no_gpu() == (
         "libraries of CUDA are missing: libcufft.so.11, libcudnn.so.9; pip install 'psruntime[gpu]' installs them"
     )
 
 
 def test_a_driver_without_gpus(machine: Machine) -> None:
-    assert gpus.why_no_gpu() == "the driver reports none; nvidia-smi shows what it has"
+    assert server.why_no_gpu() == "the driver reports none; nvidia-smi shows what it has"
 
 
 def test_a_library_is_found_in_a_package_of_nvidia(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     library = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
-    assert not gpus._is_there("libcudnn.so.9.none")
+    assert not server._is_there("libcudnn.so.9.none")
     library.parent.mkdir(parents=True)
     library.write_bytes(b"")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert gpus._is_there("libcudnn.so.9")
+    assert server._is_there("libcudnn.so.9")
 
 
 def test_only_a_worker_with_a_gpu_adds_rows_up_without_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
     def types_of(count: int, device: str) -> set[str]:
-        monkeypatch.setattr(gpus, "gpu_count", lambda: count)
+        monkeypatch.setattr(server, "gpu_count", lambda: count)
         with tf1.Graph().as_default() as graph, tf1.device(device):
             row_sums(tf1.zeros([4, 8]), tf1.zeros([4], tf1.int32), 3)
             return {op.type for op in graph.get_operations()}

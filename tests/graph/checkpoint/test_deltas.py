@@ -124,7 +124,7 @@ def test_after_a_restore_the_next_is_a_delta(then: int, tmp_path: Path, kept: Pa
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["the chief writes", "each ps writes"])
 def test_rows_are_moved_in_chunks(how: str, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 480)
+    monkeypatch.setattr("psruntime.graph.base.variable_values.CHUNK_BYTES", 480)
     if how == "the chief writes":
         steer(monkeypatch, *BLIND["sees another file"][:2])
     model = tables_model()

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError
-from psruntime.graph.ops.subgraphs import ancestors
+from psruntime.graph.base.subgraphs import ancestors
 from tests.graph.checkpoint.test_deltas import tables_model
 from tests.graph.checkpoint.test_sharded_checkpoints import BLIND, same, steer
 from tests.support.local_cluster import LocalCluster, Run, train
@@ -24,7 +24,7 @@ def trained(folder: Path, steps: int = 3, **settings: Any) -> Run:
 def test_what_is_saved_is_what_a_copy_has(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = trained(tmp_path / "copied")
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)
-    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 480)
+    monkeypatch.setattr("psruntime.graph.base.variable_values.CHUNK_BYTES", 480)
     if how == "the chief writes":
         steer(monkeypatch, *BLIND["sees another file"][:2])
     in_place = trained(tmp_path / "in_place")

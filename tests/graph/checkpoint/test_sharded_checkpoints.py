@@ -91,7 +91,7 @@ def test_a_chunk_at_a_time(tmp_path: Path, monkeypatch: Any) -> None:
     """Chunks smaller than a slice: a file each, and the same content."""
     whole = train(LocalCluster(2), ADAM, 3, checkpoint_dir=str(tmp_path / "whole"), **SLICED)
     with monkeypatch.context() as patch:
-        patch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 16)
+        patch.setattr("psruntime.graph.base.variable_values.CHUNK_BYTES", 16)
         small = train(LocalCluster(2), ADAM, 3, checkpoint_dir=str(tmp_path / "small"), **SLICED)
         assert len(data_files(tmp_path / "small", 3)) > 10
         same(contents(small.checkpoints.latest()), contents(whole.checkpoints.latest()))
@@ -109,7 +109,7 @@ def test_a_large_table_is_moved_in_rows(how: str, tmp_path: Path, monkeypatch: A
     model = embedding_model(OPTIMIZERS["adagrad"], 0.03)
     whole = train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 32)
+        patch.setattr("psruntime.graph.base.variable_values.CHUNK_BYTES", 32)
         if how == "the chief writes":
             steer(patch, *BLIND["sees another file"][:2])
         folder = str(tmp_path / "rows")

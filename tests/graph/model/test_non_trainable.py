@@ -11,8 +11,8 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
+from psruntime.graph.base.variable_values import LASTING
 from psruntime.graph.model.evaluate import PulledEvaluation
-from psruntime.graph.ops.variables import LASTING
 from psruntime.graph.step.setup import log_plan
 from psruntime.model import Context, ModelSpec
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, train

@@ -73,7 +73,7 @@ def test_it_measures_what_is_measured_with_all_rows(tmp_path: Path, monkeypatch:
     evaluation = CheckpointEvaluation(model, EVALUATED)
     parts = {f"parts/part_{i}" for i in range(3)}
     assert taken(evaluation) == {"twice", "sparse", "first", *parts}
-    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 7 * 12)
+    monkeypatch.setattr("psruntime.graph.base.variable_values.CHUNK_BYTES", 7 * 12)
     measured = evaluation.measure(path)
     assert evaluation.measure(path) == measured
     with monkeypatch.context() as patch:

@@ -17,10 +17,10 @@ from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment
 from psruntime.core.plan.plan import make_plan
 from psruntime.errors import ReplacedError
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import record_specs
-from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.step.build import build_training

@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf1
 
 import psruntime
 from psruntime.errors import UsageError
+from psruntime.graph.base import variable_values
 from psruntime.graph.model.evaluate import PulledEvaluation
-from psruntime.graph.ops import row_chunks
 from psruntime.model import EVAL, Context, ModelSpec
 from tests.graph.recovery.test_warm_start import begun, numbers, save
 from tests.support.local_cluster import LocalCluster, train
@@ -94,7 +94,7 @@ BEGINNINGS = [
 def test_each_kind_of_variable_begins_with_the_values(
     init: Init, settings: dict[str, Any], taken: set[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(row_chunks, "CHUNK_BYTES", 48)  # tables and parts travel in several chunks
+    monkeypatch.setattr(variable_values, "CHUNK_BYTES", 48)  # tables and parts travel in several chunks
     path = save(tmp_path, **VALUES, global_step=np.int64(70), shadow=VALUES["body/kernel"])
     model = of_all_kinds(path, init)
     run = train(LocalCluster(2), model, 2, checkpoint_dir=str(tmp_path / "own"), save_steps=1, **settings)

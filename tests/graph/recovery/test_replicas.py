@@ -97,7 +97,7 @@ def test_no_copy_is_wanted_of_a_ps_without_variables(mode: str) -> None:
 @pytest.mark.long
 def test_a_copy_may_travel_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of a few numbers; what comes back is the same."""
-    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 16)
+    monkeypatch.setattr("psruntime.graph.base.variable_values.CHUNK_BYTES", 16)
     cluster, settings = LocalCluster(2), {**SETTINGS, "slice_bytes": 1 << 20}
     live = held(train(cluster, ADAM, 4, **settings))  # copied at steps 1 and 4
     cluster.forget(1)

@@ -10,8 +10,8 @@ import pytest
 import tensorflow.compat.v1 as tf1
 import tf_keras
 
-from psruntime.graph.ops.subgraphs import ancestors
-from psruntime.graph.ops.values import ALIGNED, rows_of
+from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.variable_values import ALIGNED, rows_of
 from psruntime.graph.recovery.initial_values import InitialValues
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import plain_tensorflow
@@ -90,7 +90,7 @@ def tables_model(seed: int | None) -> Model:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", 10 * WIDTH * 4)
+    monkeypatch.setattr("psruntime.graph.base.variable_values.CHUNK_BYTES", 10 * WIDTH * 4)
     monkeypatch.setattr("psruntime.graph.recovery.initial_values.COMPUTED_WHOLE_BYTES", 0)
 
 

@@ -22,7 +22,7 @@ from psruntime.core.accounting.accounts import (
     is_balanced,
 )
 from psruntime.errors import UsageError
-from psruntime.graph.ops.variables import LASTING
+from psruntime.graph.base.variable_values import LASTING
 from psruntime.graph.step.pushed_gradient import SAMPLED, largest
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS

@@ -10,8 +10,8 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from benchmarks.receives import received
+from psruntime.graph.base.variable_values import LASTING
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.ops.variables import LASTING
 from psruntime.graph.step.pushed_gradient import packed_gradient
 from psruntime.graph.store.gradient import BucketGradient, Wire
 from psruntime.model import Context, Model

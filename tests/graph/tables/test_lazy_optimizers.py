@@ -81,7 +81,7 @@ def test_training_goes_on_on_other_ps_as_if_it_had_not_ended(
     endless = tables_model(LAZY["RowwiseAdagrad"])
     model = replace(endless, input_fn=lambda context: endless.input_fn(context).take(4))  # the same four again
     unbroken = train(LocalCluster(1), model, 7, checkpoint_dir=str(tmp_path / "unbroken")).saved()
-    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", chunk)
+    monkeypatch.setattr("psruntime.graph.base.variable_values.CHUNK_BYTES", chunk)
     train(LocalCluster(2), model, 4, checkpoint_dir=str(tmp_path / "moved"))
     run = train(LocalCluster(3), model, 3, checkpoint_dir=str(tmp_path / "moved"))
     assert run.control_plane.prepared_at == [4]

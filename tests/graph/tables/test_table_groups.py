@@ -15,10 +15,10 @@ from benchmarks.receives import receives
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
 from psruntime.errors import UserCodeError
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.pulled_model import record_specs
-from psruntime.graph.ops.subgraphs import ancestors
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.model.test_tables import saved_and_moved
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow
@@ -141,7 +141,7 @@ def test_initial_values_and_checkpoints_move_in_chunks(
     chunk: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows come to their places whatever fits into a chunk; a row at least does."""
-    monkeypatch.setattr("psruntime.graph.ops.row_chunks.CHUNK_BYTES", chunk * WIDTH * 4)
+    monkeypatch.setattr("psruntime.graph.base.variable_values.CHUNK_BYTES", chunk * WIDTH * 4)
     model = tables_model(OPTIMIZERS["adagrad"])
     expected = plain_tensorflow(model, 0)
     for num_ps, event in [(3, "initialised"), (2, "restored")]:

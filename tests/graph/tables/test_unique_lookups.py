@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.ops.subgraphs import ancestors
+from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.tables.group_lookups import take_products
 from psruntime.model import Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.ops.row_sums import row_sums
+from psruntime.graph.store.gradient import row_sums
 from psruntime.graph.update.row_updates import take_unique_rows
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.seeds import Reseeded
 from psruntime.graph.base.types import Graph, Op, Tensor
-from psruntime.graph.ops.seeds import Reseeded
 
 
 def ancestors(

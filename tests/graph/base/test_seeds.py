@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.seeds import WorkerGraph
 from psruntime.graph.model.capture import substitute
 from psruntime.graph.model.variable_reads import PulledRead
-from psruntime.graph.ops.seeds import WorkerGraph
 
 
 def draws(index: int, graph_seed: int | None, op_seed: int | None) -> tuple[Any, Any]:

@@ -1,22 +1,21 @@
-"""Large values: some rows of an initial value, and values that no session keeps.
+"""Values of variables: computed by rows, moved in chunks, copied, and made so that no session keeps them.
 
-Some rows of an initial value, without the others: equal to those of the whole value to the bit.
-
-An initializer draws random numbers and then computes entry by entry.  TensorFlow numbers its draws, so any of them can
-be drawn by itself: an operation of `tf.random`'s stateless kind with the same key starts at any number.
-
-Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), whose Philox 4x32-10 both kinds are; how
-draws are numbered is in tensorflow/core/kernels/random_op_cpu.h.
-
-Large tensors of one value that no session keeps.
+An initializer draws random numbers and then computes entry by entry.  TensorFlow numbers its draws, so some rows of an
+initial value can be drawn without the others, equal to those of the whole to the bit: an operation of `tf.random`'s
+stateless kind with the same key starts at any number.  Source: Salmon et al., "Parallel random numbers: as easy as
+1, 2, 3" (SC 2011), whose Philox 4x32-10 both kinds are; how draws are numbered is in
+tensorflow/core/kernels/random_op_cpu.h.
 
 TensorFlow makes a constant of a fill whose shape is static, and a session keeps its constants until it is closed: the
 ps would keep the size of a large variable once more, and again for each copy that is initialised like this.
+
+TensorFlow sends a tensor as one message, which has to stay below 2 GB; and a process that moves a variable as a whole
+needs the memory of a second one meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 import tensorflow.compat.v1 as tf1
@@ -146,3 +145,110 @@ def at_run_time(number: int) -> Tensor:
     """`number`, int64 [], which TensorFlow cannot fold into a constant: it is drawn at random from a range of one."""
     least, limit = (tf1.constant(each, tf1.int64) for each in (number, number + 1))
     return tf1.raw_ops.RandomUniformInt(shape=tf1.constant([], tf1.int32), minval=least, maxval=limit)
+
+
+CHUNK_BYTES = 256 << 20  # at most, unless a row is larger
+
+
+def row_chunks(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int, int]]:
+    """(first row, number of rows) of each chunk of a variable of this shape; one of all rows if it is small."""
+    rows = shape[0] if shape else 1
+    row_bytes = item_bytes
+    for size in shape[1:]:
+        row_bytes *= size
+    step = max(1, CHUNK_BYTES // max(1, row_bytes))
+    for start in range(0, max(rows, 1), step):
+        yield start, min(step, rows - start)
+
+
+def assign_rows(handle: Tensor, start: Tensor | int, value: Tensor) -> Op:
+    """An operation, on the handle's device, that assigns `value` to the rows from `start`, int64 [] or a number, on.
+
+    The variable must have a value.
+    """
+    with tf1.device(handle.device):
+        begin = tf1.reshape(tf1.cast(start, tf1.int64), [1])
+        end = begin + tf1.shape(value, out_type=tf1.int64)[:1]
+        one = tf1.constant([1], tf1.int64)
+        return tf1.raw_ops.ResourceStridedSliceAssign(ref=handle, begin=begin, end=end, strides=one, value=value)
+
+
+def move(read: Tensor, handle: Tensor, shape: tuple[int, ...]) -> list[Op]:
+    """Operations that assign the variable of `handle`, of this shape, the value `read`, which is on another device.
+
+    read: a tensor on the source's device.  Each chunk starts when the one before has arrived; the last operation runs
+    after all others.
+    """
+    chunks = list(row_chunks(shape, read.dtype.size))
+    with tf1.device(handle.device):
+        first = read if len(chunks) == 1 else zeros(shape, read.dtype)
+        writes = [tf1.raw_ops.AssignVariableOp(resource=handle, value=first)]
+    for start, rows in chunks if len(chunks) > 1 else []:
+        with tf1.control_dependencies([writes[-1]]), tf1.device(read.device):
+            chunk = read[start : start + rows]
+        chunk.set_shape([rows, *shape[1:]])
+        writes.append(assign_rows(handle, start, chunk))
+    return writes
+
+
+class VariableCopy:
+    """A copy of `variable`, by default on its device.  `suffix` distinguishes it from the variable's other copies."""
+
+    def __init__(self, variable: Variable, suffix: str, device: str | None = None) -> None:
+        self.variable = variable
+        self._device = device or variable.device
+        self._dtype = variable.dtype.base_dtype
+        name = f"{variable.handle.op.name}/{suffix}"
+        with tf1.device(self._device), tf1.control_dependencies(None):
+            self._handle = tf1.raw_ops.VarHandleOp(dtype=self._dtype, shape=variable.shape, shared_name=name)
+
+    def take(self) -> Op:
+        """An operation that copies the variable's value.
+
+        The copy shares the variable's memory until that is next updated, unless it is updated by rows.
+        """
+        with tf1.device(self.variable.device):
+            value = self.variable.read_value()
+        with tf1.device(self._device):
+            return tf1.raw_ops.AssignVariableOp(resource=self._handle, value=value)
+
+    def assign(self, value: Tensor) -> list[Op]:
+        """Operations that assign the copy this value, a tensor on any device; as those of `move`."""
+        return move(value, self._handle, tuple(self.variable.shape.as_list()))
+
+    def give_back(self) -> list[Op]:
+        """Operations that assign the variable the value of the copy; as those of `move`."""
+        return move(self.read(), self.variable.handle, tuple(self.variable.shape.as_list()))
+
+    def read(self) -> Tensor:
+        """Its value, of the variable's shape and dtype, on its device."""
+        with tf1.device(self._device):
+            value = tf1.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
+            value.set_shape(self.variable.shape)
+            return value
+
+    def free(self) -> Op:
+        """An operation after which there is no copy."""
+        with tf1.device(self._device):
+            return tf1.raw_ops.DestroyResourceOp(resource=self._handle, ignore_lookup_error=True)
+
+
+LASTING = "psruntime/lasting"  # the collection of those that the sessions of a worker share
+
+
+def worker_variable(name: str, shape: Sequence[int], dtype: DType, value: int = 0, lasting: bool = False) -> Variable:
+    """A variable on the current device, with this value in every new session.
+
+    lasting: it has this value when the variables of the job were initialised or restored, and keeps its own in every
+    other new session, in those of another graph of the worker, too (WorkerCopies.take).
+    """
+    with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
+        return tf1.get_variable(
+            f"psruntime/{name}",
+            shape,
+            dtype,
+            initializer=tf1.constant_initializer(value),
+            trainable=False,
+            use_resource=True,
+            collections=[LASTING if lasting else tf1.GraphKeys.LOCAL_VARIABLES],
+        )
