@@ -13,7 +13,7 @@ from psruntime.model import Context, ModelSpec
 
 if TYPE_CHECKING:
     from psruntime.classic.training_session import MonitoredTrainingSession
-    from psruntime.graph.dynamic.embedding import embedding
+    from psruntime.graph.embedding.embedding import embedding
 
     tf1: Any
 

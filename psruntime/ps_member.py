@@ -20,7 +20,7 @@ from psruntime.errors import ReplacedError, StopRequested, UnreachableError
 from psruntime.graph.base.environment import tensorflow_version
 from psruntime.graph.base.server import start_server
 from psruntime.graph.checkpoint.listing import newest_step
-from psruntime.graph.ps.ps_state import PsState
+from psruntime.graph.session.ps_state import PsState
 from psruntime.network.connections import all_but
 from psruntime.network.links import Links
 from psruntime.observe.meter import TrafficMeter

@@ -33,8 +33,7 @@ from psruntime.graph.base.server import gpu_count, start_server
 from psruntime.graph.checkpoint.listing import newest_step
 from psruntime.graph.checkpoint.measured import BestCheckpoint
 from psruntime.graph.loop.built import Built
-from psruntime.graph.loop.loop_graphs import LoopGraph
-from psruntime.graph.loop.ready_graphs import ReadyGraphs
+from psruntime.graph.loop.loop_graphs import LoopGraph, ReadyGraphs
 from psruntime.graph.loop.training_loop import FinalEvaluation, TrainingLoop
 from psruntime.graph.model.model_metrics import Measuring, logged, require_time
 from psruntime.graph.session.session import ModeChangedError, WorkerServer, open_session

@@ -32,4 +32,4 @@ def embedding() -> Any:
     """The function of this name; TensorFlow is imported with it.  A model of plain TensorFlow may call it too."""
     if "tensorflow" not in sys.modules:
         tf1()
-    return importlib.import_module("psruntime.graph.dynamic.embedding").embedding
+    return importlib.import_module("psruntime.graph.embedding.embedding").embedding

@@ -30,12 +30,11 @@ from psruntime.graph.base.checkpoint_reader import contents_of, is_pattern, read
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.buckets.bucket_store import ChiefFence, FencedSession, PsControl
 from psruntime.graph.checkpoint.checkpoints import failing
 from psruntime.graph.checkpoint.listing import CheckpointList
 from psruntime.graph.recovery.ps_values import PreparedFlags
 from psruntime.graph.session.session import ViewSessionCreator
-from psruntime.graph.store.bucket_store import PsControl
-from psruntime.graph.store.chief_fence import ChiefFence, FencedSession
 from psruntime.usercode import blame
 
 _WRITES = ("Assign", "AssignVariableOp")  # what Savers and initialisers write by

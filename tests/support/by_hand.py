@@ -12,7 +12,7 @@ import numpy as np
 from psruntime.core.accounting.accounts import APPLIED, PENDING
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.base.variable_values import LASTING
-from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP, BucketStore
 from tests.support.local_cluster import INCARNATION, Run
 
 ORIGIN = 5  # of pushes by hand: no process that trained

@@ -116,8 +116,8 @@ def _ps(order: dict[str, Any]) -> dict[str, Any]:
     from psruntime.core.accounting import accounts
     from psruntime.core.plan.plan import make_plan
     from psruntime.graph.base.server import ps_device
-    from psruntime.graph.ps.ps_state import LedgerReader
-    from psruntime.graph.store import bucket_store
+    from psruntime.graph.buckets import bucket_store
+    from psruntime.graph.session.ps_state import LedgerReader
     from tests.support.by_hand import places
 
     specs = [spec_of(**spec) for spec in order["specs"]]

@@ -16,7 +16,7 @@ from tests.support.inventory import spec_of
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.base import environment
 environment.prepare(10.0)
-from psruntime.graph.ps.ps_state import LedgerReader
+from psruntime.graph.session.ps_state import LedgerReader
 from psruntime.core.accounting.accounts import APPLIED, CAUSES, MAX_STALENESS, RECEIVED
 order = json.loads(sys.stdin.read())
 specs = [spec_of(**spec) for spec in order["specs"]]

@@ -29,8 +29,8 @@ from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.training_loop import TrainingLoop
 from psruntime.graph.model.minibatches import ONE_TOWER, Towers
 from psruntime.graph.model.pulled_model import record_specs
-from psruntime.graph.ps.ps_state import LedgerReader, PsState
 from psruntime.graph.recovery.warm_start import WarmStart
+from psruntime.graph.session.ps_state import LedgerReader, PsState
 from psruntime.graph.session.session import WorkerServer, open_session
 from psruntime.graph.session.worker_run import Observers, StepResult, WorkerRun
 from psruntime.graph.step.build import build_training

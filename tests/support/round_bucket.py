@@ -10,12 +10,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.graph.buckets.apply import bucket_update
+from psruntime.graph.buckets.bucket_store import BucketStore, PsControl
+from psruntime.graph.buckets.gradient import BucketGradient
+from psruntime.graph.buckets.optimizers import BucketOptimizer, Rule
 from psruntime.graph.push.round_sum import RoundStore, close, contribute
 from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
-from psruntime.graph.store.bucket_store import BucketStore, PsControl
-from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.update.apply import bucket_update
-from psruntime.graph.update.optimizers import BucketOptimizer, Rule
 from tests.support.local_cluster import LocalCluster
 
 ROWS, WIDTH = 6, 2

@@ -13,11 +13,11 @@ from psruntime.core.members.messages import Assignment, Ending, Prepared
 from psruntime.core.plan.buckets import Bucket
 from psruntime.core.rounds.past_round import PastRound
 from psruntime.core.rounds.round_messages import Action, Applied, Broken, Pushed, Starved
+from psruntime.graph.buckets.bucket_store import BucketStore
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.session.session import callable_of
-from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.model import Context, Model
 from tests.graph.step.test_clipping import summed
 from tests.support.local_cluster import LocalCluster, LocalControlPlane

@@ -32,6 +32,7 @@ from psruntime.graph.base.checkpoint_reader import contents_of, is_pattern, read
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Session
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of, step_part, to_read, to_write
 from psruntime.graph.checkpoint.folder import CheckpointFolder, SharedFolder, Unfinished
 from psruntime.graph.checkpoint.listing import newest_step, step_of, whole_of, written_ns
@@ -41,7 +42,6 @@ from psruntime.graph.checkpoint.snapshot import Snapshot
 from psruntime.graph.checkpoint.table_parts import table_parts
 from psruntime.graph.checkpoint.transfer import Reader, Source, Writer
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
 COPIES = 10  # that are made at most, until one is of one round
 ROOM_BYTES = 64 << 20  # of tables: for so many there is room for a copy on every ps

@@ -20,10 +20,10 @@ from psruntime.core.plan.buckets import WAYS, Bucket, Piece, VariableSpec
 from psruntime.core.recovery.checkpoint_names import Entry, Kind
 from psruntime.graph.base.types import Variable
 from psruntime.graph.base.variable_values import row_chunks
-from psruntime.graph.dynamic.id_sets import IDLE, LAST_USED
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
+from psruntime.graph.embedding.id_sets import IDLE, LAST_USED
 from psruntime.graph.model.capture import Partition
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
 
 @dataclass(frozen=True)

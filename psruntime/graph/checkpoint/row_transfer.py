@@ -15,8 +15,8 @@ from psruntime.core.accounting.row_changes import RowChanges, TableRange, Touche
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.server import ps_device, worker_cpu
 from psruntime.graph.base.types import Feed, Op, Session, Tensor
+from psruntime.graph.buckets.bucket_store import ChiefFence
 from psruntime.graph.checkpoint.table_parts import TablePart, TableSlice, TouchedCopy, prefix_of
-from psruntime.graph.store.chief_fence import ChiefFence
 
 NUMBERS = "row"  # name of the tensor of the row numbers that the other tensors are of
 NOWHERE = TableSlice("", 0, 1, 0, 0)

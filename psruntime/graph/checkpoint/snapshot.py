@@ -22,11 +22,11 @@ from psruntime.errors import DivergedError, PassedRoundError
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Session, Tensor, Variable
 from psruntime.graph.base.variable_values import VariableCopy, at_run_time, row_chunks
+from psruntime.graph.buckets.bucket_store import ACCEPTED, ARRIVED, GLOBAL_STEP, BucketStore, counts_of
 from psruntime.graph.checkpoint.table_parts import MASTER, TablePart, TouchedCopy
 from psruntime.graph.push.guard import locked
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, GLOBAL_STEP, BucketStore, counts_of
 
 # Columns of a bucket's counters with its copy: its version, in mode sync the last attempt that it applied, of the
 # global step's bucket the global step, and from there on its ledger.

@@ -12,9 +12,9 @@ from psruntime.core.plan.buckets import WAYS, Bucket, Piece
 from psruntime.graph.base import variable_values
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Tensor, Variable
+from psruntime.graph.buckets.apply import RowFlags
 from psruntime.graph.checkpoint.entries import suffix_of
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.update.apply import RowFlags
 
 ROWS, SETS = "rows", "sets"  # kinds: of the master and its slots; of the ids of the rows of a dynamic table
 MASTER = "value"  # the name of a master among the variables of a part

@@ -18,8 +18,8 @@ from psruntime.graph.base import variable_values
 from psruntime.graph.base.server import ps_device, worker_cpu
 from psruntime.graph.base.types import Feed, Op, Session, Tensor
 from psruntime.graph.base.variable_values import assign_rows, initialise
+from psruntime.graph.buckets.bucket_store import ChiefFence
 from psruntime.graph.checkpoint.entries import CheckpointPart, InterleavedPart
-from psruntime.graph.store.chief_fence import ChiefFence
 
 P = TypeVar("P", bound=CheckpointPart | InterleavedPart)
 

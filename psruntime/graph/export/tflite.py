@@ -37,7 +37,7 @@ from psruntime.graph.base.checkpoint_reader import readable
 from psruntime.graph.base.environment import stderr_closed
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.types import Array
-from psruntime.graph.dynamic.initial_rows import noted
+from psruntime.graph.embedding.initial_rows import noted
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
 from psruntime.graph.export.wanted import FLOAT16, INT8
 

@@ -17,7 +17,6 @@ from psruntime.graph.base.server import gpu_count, limit_gpus
 from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.checkpoint.measured import require_metric
 from psruntime.graph.checkpoint.owner import FolderOwner
-from psruntime.graph.hooks.summary_hook import Progress
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream, require_fit
 from psruntime.graph.loop.loop_graphs import LoopGraph, LoopGraphs
@@ -26,6 +25,7 @@ from psruntime.graph.model.minibatches import find_towers
 from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.model.slowed import slowed
 from psruntime.graph.recovery.warm_start import WarmStart
+from psruntime.graph.session.summary_hook import Progress
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.setup import log_plan
 from psruntime.model import EVAL, TRAIN, Context, input_seed, load_model

@@ -28,19 +28,17 @@ from psruntime.errors import (
 )
 from psruntime.graph.base.errors import LOST_SESSION, first_line, users_errors
 from psruntime.graph.base.types import Graph, Session
-from psruntime.graph.hooks.checkpoint_hook import CheckpointHook
-from psruntime.graph.hooks.model_hooks import StepsOnly
-from psruntime.graph.hooks.replica_hook import ReplicaHook
-from psruntime.graph.hooks.summary_hook import SummaryHook
-from psruntime.graph.hooks.trace_hook import TraceHook
 from psruntime.graph.loop.async_loop import AsyncLoop
 from psruntime.graph.loop.local_training import LocalRounds, LocalTraining
 from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.round_loop import RoundLoop
-from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.loop.step_runner import StepRunner, StepsOnly
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.model_metrics import LOGGED_EVERY_S, Measuring, require_time
+from psruntime.graph.session.save_hooks import CheckpointHook, ReplicaHook
 from psruntime.graph.session.session import ModeChangedError, ViewHook, ViewSessionCreator, WorkerServer
+from psruntime.graph.session.summary_hook import SummaryHook
+from psruntime.graph.session.trace_hook import TraceHook
 from psruntime.graph.session.worker_run import StepResult, WorkerRun
 from psruntime.observe.log import first_line_of
 

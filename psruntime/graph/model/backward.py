@@ -9,9 +9,9 @@ from psruntime.core.plan.plan import Plan
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Tensor
+from psruntime.graph.buckets.gradient import BucketGradient, summed
+from psruntime.graph.embedding.group_lookups import take_products
 from psruntime.graph.model.pulled_model import PulledModel
-from psruntime.graph.store.gradient import BucketGradient, summed
-from psruntime.graph.tables.group_lookups import take_products
 
 
 def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, divisor: Tensor = None) -> dict[str, BucketGradient]:

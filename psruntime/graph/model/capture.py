@@ -24,12 +24,12 @@ from psruntime.errors import UsageError
 from psruntime.graph.base.seeds import as_on_worker_0, model_graph
 from psruntime.graph.base.subgraphs import ancestors, inner_ops, uses_of
 from psruntime.graph.base.types import Op, Tensor, Variable
-from psruntime.graph.dynamic.initial_rows import noted
-from psruntime.graph.model.aggregated import Copy
+from psruntime.graph.embedding.group_lookups import LookupNotes
+from psruntime.graph.embedding.initial_rows import noted
 from psruntime.graph.model.pretrained import Pretrained, notes_pretrained, pretrained_of
 from psruntime.graph.model.spec_checks import is_global_step, is_worker_local, spec_of
 from psruntime.graph.model.variable_reads import VariableRead
-from psruntime.graph.tables.group_lookups import LookupNotes
+from psruntime.graph.push.aggregation import Copy
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ _ASSIGNS = (
 
 class Recorded(NamedTuple):
     """specs: of the variables.  looked_up: names of those that the model only uses in lookups that can be joined with
-    others (graph/tables)."""
+    others (graph/embedding)."""
 
     specs: tuple[VariableSpec, ...]
     looked_up: frozenset[str]

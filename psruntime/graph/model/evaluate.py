@@ -13,13 +13,13 @@ from psruntime.graph.base.checkpoint_reader import name_of, readable, require_fi
 from psruntime.graph.base.seeds import model_graph
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Feed, Graph, Session, Variable
+from psruntime.graph.buckets.bucket_store import PlanStores
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.model_metrics import ModelMetrics, OnBatch
 from psruntime.graph.model.pulled_model import build_pulled_model
 from psruntime.graph.model.rows_in_use import RowsInUse
 from psruntime.graph.model.spec_checks import check_spec
-from psruntime.graph.store.bucket_store import PlanStores
 from psruntime.model import EVAL, TRAIN, Context, Model
 from psruntime.usercode import blame
 

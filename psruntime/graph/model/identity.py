@@ -20,7 +20,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, SPEAKS, TENSORFLOW, ModelIdentity
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
-from psruntime.graph.update.optimizers import EVERY, Rule, make_optimizer, rules_of
+from psruntime.graph.buckets.optimizers import EVERY, Rule, make_optimizer, rules_of
 from psruntime.model import Model, ModelSpec
 
 FUNCTION = "a function"

@@ -24,9 +24,9 @@ from psruntime.errors import UsageError
 from psruntime.graph.base.server import gpu_count, why_no_gpu, worker_device
 from psruntime.graph.base.subgraphs import Copy, Subgraph
 from psruntime.graph.base.types import DType, Op, Tensor
+from psruntime.graph.buckets.gradient import BucketGradient, summed, summing
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import PulledModel
-from psruntime.graph.store.gradient import BucketGradient, summed, summing
 
 
 @dataclass(frozen=True)

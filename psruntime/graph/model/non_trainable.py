@@ -19,8 +19,8 @@ from psruntime.graph.base.server import ps_device, worker_device
 from psruntime.graph.base.subgraphs import uses_of
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.base.variable_values import LASTING, worker_variable
+from psruntime.graph.buckets.bucket_store import ps_variable
 from psruntime.graph.model.capture import Captured
-from psruntime.graph.store.bucket_store import ps_variable
 
 
 class PsCopies:

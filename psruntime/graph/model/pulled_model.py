@@ -13,28 +13,27 @@ from psruntime.errors import UsageError
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Op, Tensor, Variable
-from psruntime.graph.dynamic.id_rows import IdRows
-from psruntime.graph.dynamic.initial_rows import noted
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP, BucketStore, PlanStores
+from psruntime.graph.buckets.gradient import FULL, Wire
+from psruntime.graph.buckets.optimizers import groups_of, rules_of
+from psruntime.graph.embedding.group_lookups import TableLookups
+from psruntime.graph.embedding.id_rows import DynamicReader, IdRows
+from psruntime.graph.embedding.initial_rows import noted
+from psruntime.graph.embedding.table_reader import GroupReader, TableRead
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model import capture
-from psruntime.graph.model.aggregated import Aggregated
 from psruntime.graph.model.capture import Captured
 from psruntime.graph.model.non_trainable import PsCopies, WorkerCopies
 from psruntime.graph.model.spec_checks import check_spec
 from psruntime.graph.model.variable_reads import (
+    ChangeLog,
     PulledRead,
     VariableRead,
     pulled_changes,
     pulled_whole,
     unpacked_buckets,
 )
-from psruntime.graph.push.change_log import ChangeLog
-from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore, PlanStores
-from psruntime.graph.store.gradient import FULL, Wire
-from psruntime.graph.tables.group_lookups import TableLookups
-from psruntime.graph.tables.group_reader import GroupReader
-from psruntime.graph.tables.table_read import DynamicReader, TableRead
-from psruntime.graph.update.optimizers import groups_of, rules_of
+from psruntime.graph.push.aggregation import Aggregated
 from psruntime.model import TRAIN, Model, ModelSpec
 from psruntime.usercode import blame
 

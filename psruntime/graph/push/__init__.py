@@ -1,1 +1,1 @@
-"""What becomes of a push on its ps: messages, the guard, the sums of rounds, and which entries have changed since."""
+"""A push, from the worker to its ps: the gradient as it is sent, messages, guard, sums of rounds, aggregations."""

@@ -30,8 +30,8 @@ from psruntime.core.accounting.accounts import (
 )
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import DType, Op, Tensor
-from psruntime.graph.push.step_messages import Push, ReceivedPush
-from psruntime.graph.store.bucket_store import (
+from psruntime.graph.buckets.apply import StalenessWeight, Update
+from psruntime.graph.buckets.bucket_store import (
     ACCEPTED,
     ARRIVED,
     ORIGIN,
@@ -42,8 +42,8 @@ from psruntime.graph.store.bucket_store import (
     Numbers,
     PsControl,
 )
-from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.update.apply import StalenessWeight, Update
+from psruntime.graph.buckets.gradient import BucketGradient
+from psruntime.graph.push.step_messages import Push, ReceivedPush
 
 WINDOW_SIZE = 62  # sequence numbers; as many bits of an int64 as are safe to shift
 ALL = (1 << WINDOW_SIZE) - 1

@@ -24,6 +24,9 @@ from psruntime.core.accounting.accounts import APPLIED, NOT_FINITE, PENDING, REC
 from psruntime.core.rounds.contribution import BucketRound, Outcome
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import DType, Op, Tensor, Variable
+from psruntime.graph.buckets.apply import Update
+from psruntime.graph.buckets.bucket_store import BucketStore, PsControl, ps_variable
+from psruntime.graph.buckets.gradient import BucketGradient, GradientStore, summed, summing
 from psruntime.graph.push.guard import (
     Section,
     copied_to_ps,
@@ -38,9 +41,6 @@ from psruntime.graph.push.guard import (
     times,
 )
 from psruntime.graph.push.step_messages import ReceivedPush
-from psruntime.graph.store.bucket_store import BucketStore, PsControl, ps_variable
-from psruntime.graph.store.gradient import BucketGradient, GradientStore, summed, summing
-from psruntime.graph.update.apply import Update
 
 
 class RowSum:

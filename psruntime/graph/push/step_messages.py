@@ -15,8 +15,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.server import ps_device, worker_cpu
 from psruntime.graph.base.types import Array, Tensor
-from psruntime.graph.store.bucket_store import PsControl
-from psruntime.graph.update.optimizers import Rule, learning_rates_at
+from psruntime.graph.buckets.bucket_store import PsControl
+from psruntime.graph.buckets.optimizers import Rule, learning_rates_at
 
 PUSH_ID_SIZE = 4
 _FENCED = -1  # an incarnation that no ps admits

@@ -27,9 +27,9 @@ from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Feed, Op, Tensor, Variable
 from psruntime.graph.base.variable_values import ALIGNED, Rows, assign_rows, initialise, row_chunks, rows_of
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
 from psruntime.graph.recovery.warm_start import PretrainedValues
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
 COMPUTED_WHOLE_BYTES = 4 << 20  # up to this size a table's value is computed whole, as the model makes it, and spread
 

@@ -36,6 +36,8 @@ from psruntime.errors import (
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Feed, Op, Session, Tensor, Variable
 from psruntime.graph.base.variable_values import initialise
+from psruntime.graph.buckets.apply import RowFlags
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
 from psruntime.graph.push.round_sum import RoundStore
@@ -45,8 +47,6 @@ from psruntime.graph.recovery.replicas import Replica, Replicas
 from psruntime.graph.recovery.restored_counters import RestoredCounters, Unreported
 from psruntime.graph.recovery.warm_start import PretrainedValues, WarmStart
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import GLOBAL_STEP
-from psruntime.graph.update.apply import RowFlags
 
 AGAIN_S = 2.0  # until a checkpoint that could not be read is read once more
 

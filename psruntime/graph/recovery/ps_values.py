@@ -24,9 +24,8 @@ from psruntime.errors import JobFailedError, ModelDiffersError
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Array, Session, Variable
 from psruntime.graph.base.variable_values import assign_rows, row_chunks
+from psruntime.graph.buckets.bucket_store import ChiefFence, PsControl
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import PsControl
-from psruntime.graph.store.chief_fence import ChiefFence
 
 
 class Chunk(NamedTuple):

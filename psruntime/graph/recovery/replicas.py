@@ -20,11 +20,10 @@ from psruntime.graph.base import variable_values
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.base.variable_values import VariableCopy
+from psruntime.graph.buckets.bucket_store import ACCEPTED, GLOBAL_STEP, BucketStore, ChiefFence, counts_of, ps_variable
 from psruntime.graph.push.guard import locked
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import ACCEPTED, GLOBAL_STEP, BucketStore, counts_of, ps_variable
-from psruntime.graph.store.chief_fence import ChiefFence
 
 
 class ReplicaBuffer:

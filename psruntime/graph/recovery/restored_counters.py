@@ -30,10 +30,17 @@ from psruntime.core.accounting.saved_state import SavedState
 from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor
+from psruntime.graph.buckets.bucket_store import (
+    ACCEPTED,
+    PUSHED_SIZE,
+    RESTORE_LEAP,
+    BucketStore,
+    ChiefFence,
+    Numbers,
+    ps_variable,
+)
 from psruntime.graph.push.guard import locked
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import ACCEPTED, PUSHED_SIZE, RESTORE_LEAP, BucketStore, Numbers, ps_variable
-from psruntime.graph.store.chief_fence import ChiefFence
 
 KEPT_ALL = 1 << 62  # more than a job counts
 

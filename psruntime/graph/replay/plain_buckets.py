@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
+from psruntime.graph.buckets.optimizers import Rule, is_by_row, make_optimizer, rule_of
 from psruntime.graph.replay.sums import Gradient, place_of
-from psruntime.graph.update.optimizers import Rule, is_by_row, make_optimizer, rule_of
 
 EVERYTHING: Any = ...
 

@@ -18,7 +18,7 @@ from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.subgraphs import ancestors, uses_of
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
-from psruntime.graph.dynamic.initial_rows import noted
+from psruntime.graph.embedding.initial_rows import noted
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.model.spec_checks import aggregation_of
 from psruntime.graph.replay.kinks import Kinks

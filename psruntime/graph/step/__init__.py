@@ -1,3 +1,3 @@
 """The graph of a training step, built once for each worker: the push step of the modes async and bounded, and the round
-step of mode sync.  Connects model to store.  May use model, input, store and base.
+step of mode sync.  Connects model to push.  May use model and the rooms below it.
 """

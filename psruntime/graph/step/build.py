@@ -11,6 +11,9 @@ from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.seeds import WorkerGraph
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Tensor
+from psruntime.graph.buckets.apply import counting_update
+from psruntime.graph.buckets.bucket_store import BucketStore, PsControl
+from psruntime.graph.buckets.gradient import BucketGradient
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.identity import identity_of
 from psruntime.graph.model.minibatches import ONE_TOWER, Towers
@@ -20,9 +23,6 @@ from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPu
 from psruntime.graph.step.round_step import build_round_step
 from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import BucketStore, PsControl
-from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.update.apply import counting_update
 from psruntime.model import Model
 
 

@@ -24,16 +24,16 @@ from psruntime.core.rounds.contribution import Outcome
 from psruntime.errors import UsageError
 from psruntime.graph.base.server import ps_device, worker_device
 from psruntime.graph.base.types import Op, Tensor
+from psruntime.graph.buckets.apply import Update, counting_update, setting_update
+from psruntime.graph.buckets.bucket_store import BucketStore
+from psruntime.graph.buckets.gradient import BucketGradient, GradientStore, ascending
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.aggregation import Aggregation
+from psruntime.graph.push.pushed_gradient import gradient_scale, make_divisor
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
 from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPush
-from psruntime.graph.step.pushed_gradient import gradient_scale, make_divisor
 from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import LocalRoundGraph, RoundGraph, TrainGraph
-from psruntime.graph.store.bucket_store import BucketStore
-from psruntime.graph.store.gradient import BucketGradient, GradientStore, ascending
-from psruntime.graph.update.apply import Update, counting_update, setting_update
 
 
 def build_round_step(setup: StepSetup) -> TrainGraph:

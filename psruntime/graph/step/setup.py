@@ -14,20 +14,19 @@ from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Tensor
-from psruntime.graph.dynamic.id_rows import of_ids
+from psruntime.graph.buckets.apply import RowFlags, StalenessWeight, Update, bucket_update, subtracting_update
+from psruntime.graph.buckets.bucket_store import BucketStore, ChiefFence, PlanStores, PsControl
+from psruntime.graph.buckets.gradient import BucketGradient, Wire, all_finite, clipped, global_norm
+from psruntime.graph.buckets.optimizers import BucketOptimizer, Rule, rule_of, rules_of
+from psruntime.graph.embedding.id_rows import of_ids
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.backward import bucket_gradients
 from psruntime.graph.model.minibatches import Towers, with_minibatches
 from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
 from psruntime.graph.push.aggregation import Aggregation
+from psruntime.graph.push.pushed_gradient import largest_entries, packed_gradient
 from psruntime.graph.push.step_messages import PushRequest
-from psruntime.graph.step.pushed_gradient import largest_entries, packed_gradient
 from psruntime.graph.step.train_graph import RoundGraph, TrainGraph, step_marks
-from psruntime.graph.store.bucket_store import BucketStore, PlanStores, PsControl
-from psruntime.graph.store.chief_fence import ChiefFence
-from psruntime.graph.store.gradient import BucketGradient, Wire, all_finite, clipped, global_norm
-from psruntime.graph.update.apply import RowFlags, StalenessWeight, Update, bucket_update, subtracting_update
-from psruntime.graph.update.optimizers import BucketOptimizer, Rule, rule_of, rules_of
 from psruntime.model import TRAIN, Model
 
 

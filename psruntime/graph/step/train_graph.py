@@ -31,14 +31,13 @@ from psruntime.graph.base.seeds import is_deterministic
 from psruntime.graph.base.server import worker_cpu
 from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Array, Graph, Op, Session, Tensor, Variable
+from psruntime.graph.buckets.apply import RowFlags
+from psruntime.graph.buckets.bucket_store import BucketStore, ChiefFence, PsControl
+from psruntime.graph.buckets.gradient import BucketGradient
+from psruntime.graph.buckets.optimizers import BucketOptimizer
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.push.step_messages import PushRequest
-from psruntime.graph.store.bucket_store import BucketStore, PsControl
-from psruntime.graph.store.chief_fence import ChiefFence
-from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.update.apply import RowFlags
-from psruntime.graph.update.optimizers import BucketOptimizer
 
 
 def step_marks(pulled: PulledModel, plan: Plan, finite: Tensor, index: int) -> dict[str, Tensor]:

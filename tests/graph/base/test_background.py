@@ -14,8 +14,8 @@ from psruntime.graph.base.errors import await_end
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.checkpoint.measured import BestCheckpoint
-from psruntime.graph.hooks import checkpoint_hook
-from psruntime.graph.hooks.checkpoint_hook import CheckpointHook
+from psruntime.graph.session import save_hooks
+from psruntime.graph.session.save_hooks import CheckpointHook
 from tests.graph.checkpoint.test_folder import write
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, linear_model, train
@@ -26,7 +26,7 @@ GUARD_S = 60.0  # of a test that would hang otherwise
 @pytest.fixture(autouse=True)
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "LOG_AFTER_S", 0.01)
-    monkeypatch.setattr(checkpoint_hook, "LATE_S", 0.0)
+    monkeypatch.setattr(save_hooks, "LATE_S", 0.0)
 
 
 def test_a_wait_says_for_what_and_ends_with_the_thread() -> None:

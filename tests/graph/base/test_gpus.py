@@ -14,7 +14,7 @@ from psruntime.config.devices import GpuLimit
 from psruntime.errors import DeviceError, UsageError
 from psruntime.graph.base import server
 from psruntime.graph.base.server import server_config, start_server
-from psruntime.graph.store.gradient import row_sums
+from psruntime.graph.buckets.gradient import row_sums
 
 GIB = 1 << 30
 

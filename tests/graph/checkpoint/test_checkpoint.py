@@ -12,10 +12,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import APPLIED, LEDGER_SIZE
 from psruntime.errors import CheckpointError, JobFailedError, StopRequested, UsageError
+from psruntime.graph.buckets.bucket_store import RESTORE_LEAP
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.checkpoint.transfer import Reader
 from psruntime.graph.recovery.ps_values import PreparedFlags
-from psruntime.graph.store.bucket_store import RESTORE_LEAP
 from psruntime.model import ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, linear_model, train

@@ -11,7 +11,7 @@ import pytest
 
 from psruntime.core.accounting.accounts import APPLIED, EMPTY, PENDING, RECEIVED, ROLLED_BACK, brought_back, is_balanced
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
-from psruntime.graph.store.bucket_store import GLOBAL_STEP, RESTORE_LEAP
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP, RESTORE_LEAP
 from tests.graph.loop.test_training_loop import Overlapping
 from tests.graph.recovery.test_recovery import forget_the_last
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS

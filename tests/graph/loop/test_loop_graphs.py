@@ -12,8 +12,7 @@ import pytest
 
 from psruntime.core.members.messages import GraphsBuilt
 from psruntime.errors import UsageError
-from psruntime.graph.loop.loop_graphs import LoopGraphs
-from psruntime.graph.loop.ready_graphs import ReadyGraphs
+from psruntime.graph.loop.loop_graphs import LoopGraphs, ReadyGraphs
 from tests.support.polling import poll_until
 
 PUSHES, BOTH = GraphsBuilt(pushes=True), GraphsBuilt(rounds=True, pushes=True)

@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import NOT_FINITE
 from psruntime.core.plan.plan_report import report
+from psruntime.graph.buckets.optimizers import rules_of
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.update.optimizers import rules_of
 from psruntime.model import Model, ModelSpec
 from tests.graph.model.table_models import TABLE
 from tests.graph.model.test_model_table import CONTEXT, as_in_tf1, updates_of, whole_variables

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.buckets.optimizers import rule_of, rules_of
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.update.optimizers import rule_of, rules_of
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.model.table_models import TABLE
 from tests.support.local_cluster import LocalCluster, train

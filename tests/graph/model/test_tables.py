@@ -12,10 +12,10 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.accounts import APPLIED, LEDGER_SIZE, STALE
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
+from psruntime.graph.buckets.bucket_store import PUSHED_SIZE
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.pulled_model import record_specs
-from psruntime.graph.store.bucket_store import PUSHED_SIZE
 from psruntime.model import Context, Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow
 from tests.support.embedding_model import IDS, ROWS, WIDTH, embedding_model, make_variables, predict

@@ -10,10 +10,9 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.base.server import ps_device
-from psruntime.graph.model.variable_reads import pulled_changes
-from psruntime.graph.push.change_log import APART, ChangeLog
-from psruntime.graph.store.bucket_store import BucketStore
-from psruntime.graph.store.gradient import FULL, BucketGradient
+from psruntime.graph.buckets.bucket_store import BucketStore
+from psruntime.graph.buckets.gradient import FULL, BucketGradient
+from psruntime.graph.model.variable_reads import APART, ChangeLog, pulled_changes
 from tests.support.local_cluster import LocalCluster
 
 SIZE = 64

@@ -12,10 +12,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import APPLIED, FENCED, MAX_STALENESS, NOT_FINITE, RECEIVED, REPEATED, STALE
 from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.graph.buckets.bucket_store import BucketStore, PsControl
+from psruntime.graph.buckets.gradient import BucketGradient
 from psruntime.graph.push.guard import guarded_update
 from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
-from psruntime.graph.store.bucket_store import BucketStore, PsControl
-from psruntime.graph.store.gradient import BucketGradient
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster
 

@@ -12,12 +12,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import APPLIED, FENCED, NOT_FINITE, REPEATED, STALE
 from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.graph.buckets.apply import bucket_update
+from psruntime.graph.buckets.bucket_store import BucketStore, PsControl
+from psruntime.graph.buckets.gradient import BucketGradient
+from psruntime.graph.buckets.optimizers import BucketOptimizer, Rule
 from psruntime.graph.push.guard import guarded_update
 from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
-from psruntime.graph.store.bucket_store import BucketStore, PsControl
-from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.update.apply import bucket_update
-from psruntime.graph.update.optimizers import BucketOptimizer, Rule
 from tests.optimizers.test_formulas import CASES, RATE
 from tests.support.local_cluster import LocalCluster
 from tests.support.selection import long_but

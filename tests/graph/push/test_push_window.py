@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psruntime.config.job_settings import MOST_UNDER_WAY
+from psruntime.graph.buckets.bucket_store import Numbers
 from psruntime.graph.push.guard import WINDOW_SIZE, is_in, with_one_more
-from psruntime.graph.store.bucket_store import Numbers
 from tests.support.selection import examples
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.buckets.bucket_store import ps_variable
+from psruntime.graph.buckets.gradient import BucketGradient
 from psruntime.graph.push.guard import times
 from psruntime.graph.push.round_sum import RowSum
-from psruntime.graph.store.bucket_store import ps_variable
-from psruntime.graph.store.gradient import BucketGradient
 
 ROWS, WIDTH = 30, 3
 

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import APPLIED, RECEIVED, ROLLED_BACK, VOID, is_balanced
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
-from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, RESTORE_LEAP
+from psruntime.graph.buckets.bucket_store import ACCEPTED, ARRIVED, RESTORE_LEAP
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.bad_files import cut_in_half, make_folder
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, Run, linear_model, train

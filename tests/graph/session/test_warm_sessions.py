@@ -10,9 +10,9 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.view import PsEntry, View
-from psruntime.graph.session import warm_sessions
+from psruntime.graph.loop import loop_graphs
+from psruntime.graph.loop.loop_graphs import WarmSessions
 from psruntime.graph.session.session import ViewSession, open_session
-from psruntime.graph.session.warm_sessions import WarmSessions
 from psruntime.model import ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_but
@@ -83,7 +83,7 @@ def test_a_session_is_warmed_by_what_changes_nothing(
         opened.append(runs_once)
         return open_session(*arguments, runs_once=runs_once)
 
-    monkeypatch.setattr(warm_sessions, "open_session", noted)
+    monkeypatch.setattr(loop_graphs, "open_session", noted)
     cold = trained(modes, tmp_path / "cold", warms=False)
     assert opened == [True, False] * 3, "each run opens one to prepare its view, and one for its steps"
     warm = trained(modes, tmp_path / "warm", warms=True)
@@ -117,7 +117,7 @@ class Sessions:
         self.open: list[str] = []
         self.is_left = False
         self.warm = WarmSessions(None, steps or (lambda _: None), preparation or (lambda _: None))
-        monkeypatch.setattr(warm_sessions, "open_session", self._opened)
+        monkeypatch.setattr(loop_graphs, "open_session", self._opened)
         monkeypatch.setattr(tf1.Session, "close", lambda session: session.end())
 
     def hand_out(self, view: View, prepares: bool = False) -> Any:

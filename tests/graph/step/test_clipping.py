@@ -10,11 +10,11 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
 from psruntime.core.plan.plan import make_plan
+from psruntime.graph.buckets.bucket_store import PlanStores
+from psruntime.graph.buckets.gradient import BucketGradient, clipped
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.backward import bucket_gradients
 from psruntime.graph.model.pulled_model import build_pulled_model, record_specs
-from psruntime.graph.store.bucket_store import PlanStores
-from psruntime.graph.store.gradient import BucketGradient, clipped
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS
 from tests.support.embedding_model import embedding_model

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.step.pushed_gradient import gradient_scale, make_divisor
+from psruntime.graph.push.pushed_gradient import gradient_scale, make_divisor
 
 
 @pytest.mark.parametrize(("examples", "divisor", "scale"), [(8.0, 3.0, 24.0), (8.0, None, 8.0), (0.0, 3.0, 0.0)])

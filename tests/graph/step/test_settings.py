@@ -24,7 +24,7 @@ from psruntime.core.accounting.accounts import (
     VOID,
     is_balanced,
 )
-from psruntime.graph.store.bucket_store import GLOBAL_STEP
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
 from tests.graph.loop.test_training_loop import Overlapping, lose_the_answer_of
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.by_hand import ORIGIN, ByHand, of_variables

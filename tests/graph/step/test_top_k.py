@@ -23,7 +23,7 @@ from psruntime.core.accounting.accounts import (
 )
 from psruntime.errors import UsageError
 from psruntime.graph.base.variable_values import LASTING
-from psruntime.graph.step.pushed_gradient import SAMPLED, largest
+from psruntime.graph.push.pushed_gradient import SAMPLED, largest
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, graph_of, train

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.subgraphs import ancestors
-from psruntime.graph.dynamic.embedding import embedding
+from psruntime.graph.embedding.embedding import embedding
 from psruntime.graph.step.train_graph import StepWarmUp, _any_value
 from psruntime.model import ModelSpec
 from tests.support.local_cluster import LocalCluster, linear_model, train

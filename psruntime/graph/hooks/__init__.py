@@ -1,1 +1,0 @@
-"""Hooks around the steps of a session: checkpoints, replicas, summaries, traces, and the hooks of the model."""

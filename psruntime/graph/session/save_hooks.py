@@ -1,0 +1,333 @@
+"""Saves the variables while the training continues: on the chief, in a thread of its own, as checkpoints on a disk and
+as replicas in the memory of other ps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import partial
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.errors import CheckpointError, DivergedError, FolderOwnedError, ReplacedError
+from psruntime.graph.base.errors import LOST_SESSION, Background, await_end, first_line
+from psruntime.graph.base.types import Session
+from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
+from psruntime.graph.recovery.replicas import Replicas
+from psruntime.graph.session.session import ViewHook
+from psruntime.graph.session.worker_run import WorkerRun
+
+ABANDON_S = 10.0  # for a write, or sending, to end after its session was lost; a disk may hang
+FAILED_S = 5.0  # after a failure, until a checkpoint that the control plane wants is tried again
+AGAIN_S = 10.0  # between two lines of the log that report that the last checkpoint fails
+LATE_S = 10.0  # a write that takes longer, while the next one is due, is worth a line in the log
+
+
+class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Saves, while this worker is the chief, every `save_steps` global steps, and when `closing` is run; if there were
+    steps since the latest one, also after `save_secs`, and when the control plane wants one.
+
+    A periodic one is copied between two steps, and written while the next ones run.  One that is due before the write
+    has ended is made afterwards; if that takes long it is logged.
+
+    With `delta_every` a delta is due after so many steps, too.  Also deltas are the one after `save_secs`, one that the
+    control plane wants, and the first of two at the end, since it takes less time.
+
+    closing: a fetch, the global step; running it saves the variables on the ps.  A lost session interrupts it like
+    a step: it is repeated in the next one.
+
+    A periodic save that fails is reported and tried again a tenth of `save_steps` later, a delta a tenth of
+    `delta_every`.  One that fails while closing is tried again for half the drain timeout; then it is the job's
+    failure.
+
+    A save that fails because another chief has replaced this one is no failure: ReplacedError.
+
+    The position in the data shards is read before the copy, so that all shards that are done by then are in the copy.
+    """
+
+    def __init__(self, run: WorkerRun, checkpoints: Checkpoints, view: ViewHook) -> None:
+        self._graph = run.graph
+        self.closing = run.graph.closing
+        self._checkpoints = checkpoints
+        self._save_steps = run.job.save_steps
+        self._save_secs = run.job.save_secs or math.inf
+        self._delta_every = run.job.delta_every if checkpoints.has_deltas else 0
+        if run.job.delta_every and not self._delta_every:
+            reason = "the touched rows of no table can be saved by themselves, so every checkpoint is whole"
+            run.log("no_deltas", reason=reason)
+        self._is_chief = run.control_plane.is_chief
+        self._is_wanted = run.control_plane.wants_checkpoint
+        self._view = view
+        self._position = run.control_plane.shards.position if run.inputs.shards else lambda: None
+        self._back_off = run.control_plane.back_off
+        self._report_saves = run.control_plane.saves
+        self._report_saved = run.control_plane.saved
+        self._retry_s = run.job.drain_timeout_s / 2
+        self._observers = run.observers
+        self._log = run.log
+        self._saved_at = 0  # global step of the latest
+        self._whole_at = 0  # of the latest that was no delta
+        self._before = (0, 0)  # both, before the latest that was tried
+        self._tried_at = 0  # when that was
+        self._again_at: int | None = None  # when the next is due, after one that failed
+        self._saved_s = time.monotonic()
+        self._failed_s = -math.inf  # when the latest failure was
+        self._writing: tuple[Copied, Background[Transferred]] | None = None
+        self._reported_late = -1  # global step of the one that was logged as late
+
+    def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
+        """The next one is due as if the sessions were one, so that short sessions do not delay checkpoints."""
+        self._finish(ABANDON_S)
+        global_step = self._step_there(session)
+        newest, whole = self._checkpoints.newest_step(), self._checkpoints.newest_step(whole=True)
+        self._again_at = None
+        self._saved_at = global_step if newest is None or newest > global_step else newest
+        self._whole_at = global_step if whole is None or whole > global_step else whole
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002
+        if self._checkpoints.owner:
+            self._checkpoints.owner.require()
+        if run_context.original_args.fetches is self.closing:
+            self._finish()
+            self._save(run_context.session)
+        elif self._graph.is_step(run_context):
+            if self._writing and not self._writing[1].is_alive():
+                self._finish()
+            global_step = self._view.global_step
+            is_whole = global_step - self._whole_at >= self._save_steps
+            if self._is_due(global_step, is_whole) and self._is_chief():
+                if self._writing:
+                    self._note_late(*self._writing)
+                else:
+                    self._begin(run_context.session, global_step, is_whole)
+
+    def on_pause(self, session: Session) -> None:
+        """Makes a checkpoint that is due or wanted while no step runs."""
+        if self._checkpoints.owner:
+            self._checkpoints.owner.require()
+        if self._writing and not self._writing[1].is_alive():
+            self._finish()
+        seen = self._view.global_step
+        is_seen_due = self._is_due(seen, seen - self._whole_at >= self._save_steps)
+        if self._writing or not ((self._is_wanted() or is_seen_due) and self._is_chief()):
+            return
+        try:
+            global_step = self._step_there(session)  # other workers may have stepped after this one's last step
+        except LOST_SESSION:
+            return  # the next step finds the session lost, too
+        is_whole = global_step - self._whole_at >= self._save_steps
+        if self._is_due(global_step, is_whole):
+            self._begin(session, global_step, is_whole)
+
+    def end(self, session: Session) -> None:  # noqa: ARG002
+        self._finish()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is being written from the session."""
+        return self._writing is not None
+
+    def leave(self) -> None:
+        """Ends this hook's work: the session is lost, and another loop continues."""
+        self._finish(ABANDON_S)
+
+    def _step_there(self, session: Session) -> int:
+        return int(session.run(self._graph.read_step))
+
+    def _is_due(self, global_step: int, is_whole: bool) -> bool:
+        """Whether a checkpoint is due.  is_whole: whether there were as many steps as between two whole ones."""
+        trained = global_step - self._saved_at
+        now_s = time.monotonic()
+        wanted = self._is_wanted() and now_s - self._failed_s >= FAILED_S
+        soon = wanted or now_s - self._saved_s >= self._save_secs
+        by_steps = is_whole or 0 < self._delta_every <= trained
+        if self._again_at is not None:
+            by_steps = global_step >= self._again_at
+        return by_steps or (trained > 0 and soon)
+
+    def _begin(self, session: Session, global_step: int, is_whole: bool) -> None:
+        """Copies, and starts to write.  The step is done and counted, so no error here may make MonitoredSession repeat
+        it."""
+        self._before = self._saved_at, self._whole_at
+        self._tried_at = self._saved_at = global_step
+        self._whole_at = global_step if is_whole else self._whole_at
+        self._saved_s, self._again_at = time.monotonic(), None
+        self._report_saves(True)
+        try:
+            self._require_chief(session)
+            copied = self._copy(session, only_touched=not is_whole)
+        except (CheckpointError, ReplacedError) as error:
+            self._failed(str(error), is_whole)
+        except LOST_SESSION as error:
+            self._failed(first_line(error), is_whole)  # the next step finds the session lost
+        else:
+            if copied:
+                self._writing = copied, Background("checkpoint", partial(self._write, session, copied))
+        finally:
+            if self._writing is None:
+                self._report_saves(False)
+
+    def _write(self, session: Session, copied: Copied) -> Transferred:
+        """Writes, and reports the result at once, also if this worker does not make another step."""
+        try:
+            moved = self._checkpoints.write(session, copied)
+            self._report_saved(copied.global_step)
+            return moved
+        finally:
+            self._report_saves(False)
+
+    def _save(self, session: Session) -> None:
+        """Saves the last one.  No worker pushes any more, so nothing is lost while it is tried again.
+
+        A delta is written before it, unless there is one: it saves the updates sooner than the whole one.
+        """
+        until_s, logged_s = time.monotonic() + self._retry_s, -math.inf
+        only_touched = self._delta_every > 0 and self._checkpoints.newest_step() != self._step_there(session)
+        while True:
+            self._require_chief(session)
+            try:
+                copied = self._copy(session, only_touched, is_paused=True)
+                if copied:
+                    self._written(copied, self._write(session, copied))
+                if copied is None or not copied.whole:
+                    return
+                only_touched = False
+            except FolderOwnedError:
+                raise
+            except CheckpointError as error:
+                only_touched = False
+                self._require_chief(session)
+                now_s = time.monotonic()
+                if now_s > until_s or isinstance(error, DivergedError):
+                    raise
+                logs = now_s - logged_s >= AGAIN_S
+                logged_s = now_s if logs else logged_s
+                self._failed(str(error), logs=logs)
+                self._back_off("the last checkpoint cannot be written")
+
+    def _require_chief(self, session: Session) -> None:
+        self._graph.fence.require_admitted(session, self._view.incarnation)
+
+    def _copy(self, session: Session, only_touched: bool, is_paused: bool = False) -> Copied | None:
+        write = partial(self._graph.fence.run, session, self._view.incarnation)
+        spoilt = self._graph.model.worker_copies.write_back(write)
+        if spoilt:
+            self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
+        copied = self._checkpoints.copy(session, only_touched, is_paused, self._position())
+        if copied:
+            self._saved_at = copied.global_step
+            self._whole_at = self._whole_at if copied.whole else copied.global_step
+        return copied
+
+    def _finish(self, within_s: float | None = None) -> None:
+        """Waits for the write, and logs its result."""
+        if self._writing is None:
+            return
+        (copied, writing), self._writing = self._writing, None
+        await_end(writing, f"checkpoint {copied.global_step} to be written", self._log, within_s)
+        if writing.is_alive():
+            lost = f"checkpoint {copied.global_step} is still being written, and its session is lost"
+            self._failed(lost, not copied.whole)
+        elif writing.result:
+            self._written(copied, writing.result)
+        else:
+            self._failed(writing.failure, not copied.whole)
+
+    def _note_late(self, copied: Copied, writing: Background[Transferred]) -> None:
+        """Logs once for each write that takes long."""
+        if writing.age_s >= LATE_S and self._reported_late != copied.global_step:
+            self._reported_late = copied.global_step
+            reason = f"checkpoint {copied.global_step} is still being written, and the next one is due"
+            self._log("checkpoint_late", reason=reason)
+
+    def _written(self, copied: Copied, moved: Transferred) -> None:
+        rows = {"rows": copied.changes.rows} if copied.changes else {}
+        times = {"copy_s": round(copied.seconds, 3), "write_s": round(moved.seconds, 3)}
+        self._log("checkpoint", path=moved.path, sharded=moved.sharded, spread=copied.state.spread, **rows, **times)
+        self._observers.on_checkpoint(copied.seconds + moved.seconds)
+        if not copied.whole:
+            self._observers.on_saved(moved.path, copied.global_step)
+
+    def _failed(self, reason: str, is_whole: bool = True, logs: bool = True) -> None:
+        if logs:
+            self._log("checkpoint_failed", reason=reason)
+        self._failed_s = time.monotonic()
+        self._saved_at, self._whole_at = self._before
+        steps = self._delta_every if self._delta_every and not is_whole else self._save_steps
+        self._again_at = self._tried_at + max(1, steps // 10)
+
+
+class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Copies the variables on the ps, while this worker is the chief, between two steps, every `every_steps` global
+    steps.
+
+    A copy is sent while the next steps run.  If the next one is due before, it waits: so fewer than twice
+    `every_steps` are lost with a ps.  Other workers push between two steps of the chief, and while it waits; so the
+    next copy is made before a step after which it would be late, and earlier if the last one took long to send.
+    """
+
+    def __init__(self, run: WorkerRun, replicas: Replicas, view: ViewHook) -> None:
+        self._graph = run.graph
+        self._replicas = replicas
+        self._every_steps = run.job.replicate_every
+        self._is_chief = run.control_plane.is_chief
+        self._view = view
+        self._log = run.log
+        self._made_at: int | None = None  # global step of the newest in this session
+        self._seen = 0  # global step after the last step
+        self._ahead = 0  # steps by which the next one is made earlier
+        self._sending: Background[int] | None = None
+
+    def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
+        self._finish(ABANDON_S)
+        self._made_at = None
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002
+        if not self._graph.is_step(run_context):
+            return
+        global_step = self._view.global_step
+        stride, self._seen = max(1, global_step - self._seen), global_step  # of all workers, in a step of this one
+        if self._sending and not self._sending.is_alive():
+            assert self._made_at is not None
+            took = global_step - self._made_at
+            self._ahead = min(took, self._every_steps // 2) if took > 2 * stride + 1 else 0
+            self._finish()
+        if self._is_due(global_step + stride + self._ahead) and self._is_chief():
+            self._finish()
+            self._made_at = global_step
+            self._begin(run_context.session)
+
+    def _is_due(self, next_step: int) -> bool:
+        return self._made_at is None or next_step > self._made_at + self._every_steps
+
+    def end(self, session: Session) -> None:  # noqa: ARG002
+        self._finish()
+
+    def _begin(self, session: Session) -> None:
+        """Copies, and starts to send.  The step is done and counted, so no error here may make MonitoredSession repeat
+        it."""
+        incarnation = self._view.incarnation
+        try:
+            self._graph.model.worker_copies.write_back(partial(self._graph.fence.run, session, incarnation))
+            global_step = self._replicas.begin(session, incarnation)
+        except (*LOST_SESSION, ReplacedError) as error:
+            self._log("replica_failed", reason=first_line(error))  # the next step finds the session lost
+            return
+
+        def send() -> int:
+            self._replicas.send(session, incarnation)
+            self._replicas.finish(session, incarnation)
+            return global_step
+
+        self._sending = Background("replica", send)
+
+    def _finish(self, within_s: float | None = None) -> None:
+        """Waits until the copy is sent."""
+        sending, self._sending = self._sending, None
+        if sending is None:
+            return
+        await_end(sending, f"replica {self._made_at} to be sent", self._log, within_s)
+        if sending.is_alive() or sending.result is None:
+            reason = "it is still being sent, and its session is lost" if sending.is_alive() else sending.failure
+            self._log("replica_failed", reason=reason)

@@ -1,1 +1,0 @@
-"""The update of a bucket: the optimizers, learning rates lowered by staleness, which rows were touched."""
