@@ -35,7 +35,7 @@ from psruntime.graph.checkpoint.measured import BestCheckpoint
 from psruntime.graph.loop.built import Built
 from psruntime.graph.loop.loop_graphs import LoopGraph, ReadyGraphs
 from psruntime.graph.loop.training_loop import FinalEvaluation, TrainingLoop
-from psruntime.graph.model.model_metrics import Measuring, logged, require_time
+from psruntime.graph.model.evaluate import Measuring, logged, require_time
 from psruntime.graph.session.session import ModeChangedError, WorkerServer, open_session
 from psruntime.graph.session.worker_run import Observers, StepResult, WorkerRun
 from psruntime.network.links import WorkerLinks

@@ -18,7 +18,7 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # other trials wait 
 import tensorflow.compat.v1 as tf1
 
 from psruntime import Context
-from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.graphs import ancestors
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from tensorflow.python.client.session import _FetchMapper  # how TensorFlow itse
 
 from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, TENSORFLOW, ModelIdentity, differences, in_a_line
 from psruntime.errors import UsageError
-from psruntime.graph.base.subgraphs import ancestors, uses_of
+from psruntime.graph.base.graphs import ancestors, uses_of
 from psruntime.graph.model.identity import Expressions, clipped, text_of, versions
 
 WRITES = {

@@ -28,8 +28,8 @@ from psruntime.errors import CheckpointError, JobFailedError, UsageError
 from psruntime.faults import Place
 from psruntime.graph.base.checkpoint_reader import contents_of, is_pattern, readable
 from psruntime.graph.base.errors import LOST_SESSION
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.server import worker_device
-from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.buckets.bucket_store import ChiefFence, FencedSession, PsControl
 from psruntime.graph.checkpoint.checkpoints import failing
 from psruntime.graph.checkpoint.listing import CheckpointList

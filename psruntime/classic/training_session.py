@@ -19,7 +19,7 @@ from psruntime.classic.ps_beside import PsBeside
 from psruntime.cluster.of_script import place_of_script
 from psruntime.config.process import ProcessConfig, SecurityConfig
 from psruntime.errors import PsRuntimeError, UsageError
-from psruntime.graph.embedding.initial_rows import noted
+from psruntime.graph.embedding.dynamic_table import noted
 from psruntime.graph.session.session import ViewSessionCreator, open_session
 from psruntime.observe.log import Log
 from psruntime.rpc.security.credentials import load_security

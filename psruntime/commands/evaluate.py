@@ -67,8 +67,7 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     environment.prepare(hide_gpus=True, warns=False)
     from psruntime.graph.checkpoint.listing import CheckpointList
     from psruntime.graph.checkpoint.measured import BestCheckpoint, MeasuredCheckpoints, require_metric
-    from psruntime.graph.model.evaluate import CheckpointEvaluation
-    from psruntime.graph.model.model_metrics import logged
+    from psruntime.graph.model.evaluate import CheckpointEvaluation, logged
 
     context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed, worker.eval_batches)
     evaluation = CheckpointEvaluation(load_model(worker.model), context, logged(_log))

@@ -113,8 +113,7 @@ def _work(
 
     process.log("environment", **environment.prepare(hide_gpus=True))
     from psruntime.graph.checkpoint.measured import FOLDER, HISTORY, BestCheckpoint, MeasuredCheckpoints, require_metric
-    from psruntime.graph.model.evaluate import CheckpointEvaluation
-    from psruntime.graph.model.model_metrics import Measuring, logged, require_time
+    from psruntime.graph.model.evaluate import CheckpointEvaluation, Measuring, logged, require_time
 
     context = Context(EVAL, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed, worker.eval_batches)
 

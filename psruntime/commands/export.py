@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from psruntime.config.process import WorkerConfig
 from psruntime.config.values import whole_path
 from psruntime.errors import EXIT_DONE, CheckpointError
-from psruntime.graph.export.wanted import QUANTIZED, Wanted
+from psruntime.graph.export import QUANTIZED, Wanted
 from psruntime.model import EVAL, Context, Model, load_model
 from psruntime.process import flags
 from psruntime.process.process import offline

@@ -155,7 +155,7 @@ def _replay(
 
     environment.prepare(hide_gpus=True)
 
-    from psruntime.graph.input.data_errors import DataErrors
+    from psruntime.graph.input.batches import DataErrors
     from psruntime.graph.input.input_stream import InputStream
     from psruntime.graph.replay.job_replay import JobReplay
 

@@ -23,7 +23,7 @@ from psruntime.process.job_file import local_file
 from psruntime.process.process import offline
 
 if TYPE_CHECKING:
-    from psruntime.graph.embedding.id_sets import StoredTable
+    from psruntime.graph.embedding.dynamic_table import StoredTable
 
 PROG = "psruntime tables"
 HOTTEST = 10
@@ -81,7 +81,7 @@ def _newest(folder: str) -> list[StoredTable]:
     environment.prepare(hide_gpus=True)
 
     from psruntime.graph.checkpoint.listing import CheckpointList
-    from psruntime.graph.embedding.id_sets import stored_tables
+    from psruntime.graph.embedding.dynamic_table import stored_tables
 
     checkpoints = CheckpointList(folder)
     newest = checkpoints.require_newest()

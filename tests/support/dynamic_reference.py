@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 import psruntime
-from psruntime.graph.embedding.initial_rows import BITS, InitialRows
+from psruntime.graph.embedding.dynamic_table import BITS, InitialRows
 from psruntime.model import Context, Model, ModelSpec
 
 WAYS = 32
@@ -23,7 +23,7 @@ ACCUMULATED = 0.1  # by Adagrad, before the first gradient
 
 
 def hashed(numbers: Any) -> Any:
-    """uint64 -> uint64, as psruntime.graph.embedding.initial_rows."""
+    """uint64 -> uint64, as psruntime.graph.embedding.dynamic_table."""
     with np.errstate(over="ignore"):
         bits = np.asarray(numbers).astype(np.uint64)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -23,11 +23,11 @@ from psruntime.core.rounds.rounds import Rounds
 from psruntime.graph.base.server import start_server
 from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
-from psruntime.graph.input.data_errors import DataErrors
+from psruntime.graph.input.batches import DataErrors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.training_loop import TrainingLoop
-from psruntime.graph.model.minibatches import ONE_TOWER, Towers
+from psruntime.graph.model.gradients import ONE_TOWER, Towers
 from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.graph.session.ps_state import LedgerReader, PsState

@@ -22,8 +22,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config.values import StalenessLr
 from psruntime.core.accounting.accounts import DOWN_WEIGHTED
 from psruntime.errors import UsageError
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.server import ps_device
-from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.base.variable_values import zeros
 from psruntime.graph.buckets.bucket_store import BucketStore, Numbers, ps_variable

@@ -21,7 +21,7 @@ from psruntime.core.recovery.checkpoint_names import Entry, Kind
 from psruntime.graph.base.types import Variable
 from psruntime.graph.base.variable_values import row_chunks
 from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
-from psruntime.graph.embedding.id_sets import IDLE, LAST_USED
+from psruntime.graph.embedding.dynamic_table import IDLE, LAST_USED
 from psruntime.graph.model.capture import Partition
 from psruntime.graph.step.train_graph import TrainGraph
 

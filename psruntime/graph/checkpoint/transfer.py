@@ -40,7 +40,7 @@ class Writer:
     def __init__(self, parts: Sequence[CheckpointPart | InterleavedPart], index: int, value: Value) -> None:
         parts = [rows for part in parts for rows in part.in_rows()]
         self._whole = [_Saving(worker_cpu(index), chunks(parts), value)]
-        self._sharded = [_Saving(ps_device(ps), chunks(own), value) for ps, own in by_ps(parts)]
+        self._sharded = [_Saving(ps_device(ps), chunks(own), value) for ps, own in _by_ps(parts)]
         with tf1.device(worker_cpu(index)):
             self._written = tf1.placeholder(tf1.string, [None], name="written")
             self._merged = tf1.placeholder(tf1.string, [], name="merged")
@@ -71,7 +71,7 @@ class Reader:
 
     def __init__(self, parts: list[CheckpointPart], index: int, fence: ChiefFence, keeps: bool = False) -> None:
         self._fence = fence
-        every_ps = by_ps([rows for part in parts for rows in part.in_rows()])
+        every_ps = _by_ps([rows for part in parts for rows in part.in_rows()])
         self._by_chief = {ps: _Restoring(worker_cpu(index), chunks(own, True), fence, keeps) for ps, own in every_ps}
         self._sharded = {ps: _Restoring(ps_device(ps), chunks(own, True), fence, keeps) for ps, own in every_ps}
 
@@ -229,7 +229,7 @@ def _of(part: CheckpointPart | InterleavedPart) -> int:
     return id(part.variable)
 
 
-def by_ps(parts: list[P]) -> list[tuple[int, list[P]]]:
+def _by_ps(parts: list[P]) -> list[tuple[int, list[P]]]:
     """(ps, its parts), for each ps that has any."""
     return [(ps, [p for p in parts if p.ps == ps]) for ps in sorted({part.ps for part in parts})]
 

@@ -11,11 +11,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import WAYS, DynamicRows
 from psruntime.errors import UsageError
-from psruntime.graph.base.seeds import as_on_worker_0
+from psruntime.graph.base.graphs import as_on_worker_0
 from psruntime.graph.base.types import Array, DType, Tensor, Variable
+from psruntime.graph.embedding.dynamic_table import FOR_EVER, NO_ID, DynamicTable, IdSets, initial_rows, note, sets_of
 from psruntime.graph.embedding.id_rows import looked_up
-from psruntime.graph.embedding.id_sets import FOR_EVER, NO_ID, IdSets
-from psruntime.graph.embedding.initial_rows import DynamicTable, initial_rows, note, sets_of
 
 SMALL = 0.05  # largest initial entry by default, as in tf.keras.layers.Embedding
 COMBINERS = ("sum", "mean", "sqrtn")

@@ -26,8 +26,8 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
 from psruntime.core.plan.row_spaces import TableId, group_row, ps_of
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
+from psruntime.graph.base.graphs import Use, ancestors
 from psruntime.graph.base.server import may_be_on_gpu, ps_device
-from psruntime.graph.base.subgraphs import Use, ancestors
 from psruntime.graph.base.types import Graph, Op, Tensor, Variable
 from psruntime.graph.buckets.gradient import are_narrow, narrow_sums
 from psruntime.graph.embedding.table_reader import Fetched, GroupReader, LookupRequest, uncolocated
@@ -57,7 +57,7 @@ class LookupNotes:
 
         def read(*args: Any, **kwargs: Any) -> Tensor:
             rows = sparse_read(*args, **kwargs)
-            if not is_outermost(graph):
+            if not _is_outermost(graph):
                 return rows
             with graph.gradient_override_map({"Identity": _NOTED}):
                 passed_on = tf1.identity(rows)
@@ -67,7 +67,7 @@ class LookupNotes:
         return read
 
 
-def is_outermost(graph: Graph) -> bool:
+def _is_outermost(graph: Graph) -> bool:
     """Whether operations that are made now are of this graph, and neither in a loop nor in a branch of it."""
     now = tf1.get_default_graph()
     return now is graph and now._get_control_flow_context() is None
@@ -154,7 +154,7 @@ class TableLookups:
 
     def rows(self, reader: GroupReader, table: GroupedTable, ids: Tensor) -> Tensor:
         """Integer ids of any shape -> ids.shape + row shape; in loops, branches and functions it is fetched there."""
-        if self._is_connected or not is_outermost(self._graph):
+        if self._is_connected or not _is_outermost(self._graph):
             reader.require_outermost(table)
             return reader.fetch([LookupRequest(table, ids, reader.check(table, ids))]).results[0]
         with tf1.device(self._worker):

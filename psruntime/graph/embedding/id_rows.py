@@ -18,8 +18,7 @@ from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.buckets.apply import Update
 from psruntime.graph.buckets.bucket_store import BucketStore, ps_variable
 from psruntime.graph.buckets.gradient import BucketGradient, Wire
-from psruntime.graph.embedding.id_sets import NO_ID, IdSets, Lookup, Placed, scattered, sets_on_ps
-from psruntime.graph.embedding.initial_rows import noted, sets_of
+from psruntime.graph.embedding.dynamic_table import NO_ID, IdSets, Lookup, Placed, noted, scattered, sets_of, sets_on_ps
 from psruntime.graph.embedding.table_reader import GroupReader, transferred
 
 # Columns of the counts of a set, as RowCounts has them.  Each row of a gradient is one of the first three.

@@ -20,14 +20,14 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.errors import users_errors
-from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.types import Array, Feed, Tensor
 from psruntime.graph.export.runtimes import Latency, Parts, Runtime, config, latency
 from psruntime.graph.export.saved_model import restore_model
 from psruntime.graph.export.serving_graph import FEATURES, named_tensors, parts_of, predictions_of
-from psruntime.graph.input.batch_layout import BatchLayout
+from psruntime.graph.input.batches import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.model_metrics import ModelMetrics
+from psruntime.graph.model.evaluate import ModelMetrics
 from psruntime.model import EVAL, TRAIN, Context, Model
 from psruntime.usercode import blame
 

@@ -26,7 +26,7 @@ from psruntime.errors import CheckpointError, PsRuntimeError, UsageError
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.checkpoint_reader import readable, require_fit
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.types import Array, Op, Session, Tensor, Variable
 from psruntime.graph.checkpoint.listing import is_remote
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph, parts_of
@@ -46,7 +46,7 @@ class Pruned:
     zeros: int
 
 
-def prune_kernels(session: Session, outputs: Mapping[str, Tensor], fraction: float) -> list[Pruned]:
+def _prune_kernels(session: Session, outputs: Mapping[str, Tensor], fraction: float) -> list[Pruned]:
     """Sets the smallest entries of each kernel that the outputs depend on to zero, in the session.
 
     fraction: of the entries, above 0 and below 1; rounded down to whole entries of each kernel.
@@ -144,7 +144,7 @@ def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune
     config = tf1.ConfigProto(device_count={"GPU": 0})
     with serving.graph.as_default(), tf1.Session(config=config) as session:
         restore_model(session, checkpoint, serving.of_training)
-        pruned = prune_kernels(session, serving.signatures[DEFAULT][1], prune) if prune else []
+        pruned = _prune_kernels(session, serving.signatures[DEFAULT][1], prune) if prune else []
         info = tf1.saved_model.build_tensor_info
         signatures = {
             name: tf1.saved_model.build_signature_def(

@@ -11,8 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.seeds import model_graph
-from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.graphs import ancestors, model_graph
 from psruntime.graph.base.types import DType, Graph, Op, Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import training_names

@@ -37,9 +37,9 @@ from psruntime.graph.base.checkpoint_reader import readable
 from psruntime.graph.base.environment import stderr_closed
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.types import Array
-from psruntime.graph.embedding.initial_rows import noted
+from psruntime.graph.embedding.dynamic_table import noted
+from psruntime.graph.export import FLOAT16, INT8
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
-from psruntime.graph.export.wanted import FLOAT16, INT8
 
 ALIGNMENT = 16  # bytes, of a buffer's data: by the schema, and for kernels that read it in place
 IDENTIFIER = b"TFL3"

@@ -23,9 +23,7 @@ from psruntime.core.shards.shard_messages import Shard
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.faults import Place
 from psruntime.graph.base.types import Array, Op, Tensor
-from psruntime.graph.input.batch_layout import BatchLayout
-from psruntime.graph.input.data_errors import DataErrors
-from psruntime.graph.input.examples import DrawnAhead
+from psruntime.graph.input.batches import BatchLayout, DataErrors, DrawnAhead
 from psruntime.graph.input.shard_reader import DrawnBatch, ShardRange, ShardReader, ShardSource
 from psruntime.model import TRAIN, Context, Model
 from psruntime.usercode import blame
@@ -61,7 +59,7 @@ class InputStream:
     """Batches of one dataset.  One for training starts again at its end: `train_steps` ends a job.
 
     minibatches: of a training step.  data_errors: handles a batch that the input fails to make.
-    any_size: whether a step may have any number of examples (examples.py), so that batches must be dense.
+    any_size: whether a step may have any number of examples (batches.py), so that batches must be dense.
     shards: reads the data shard by shard; None: without an end.
     """
 

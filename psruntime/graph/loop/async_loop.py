@@ -52,7 +52,7 @@ class AsyncLoop:
 
     A step that a lost session interrupted is repeated in the next one.  The repeat carries the same origin and sequence
     number, also if this worker was admitted anew meanwhile, so a bucket that had already taken the first try counts
-    the second as repeated.  So it is with a step that failed in the user's code (data_errors.py).
+    the second as repeated.  So it is with a step that failed in the user's code (input/batches.py).
 
     on_step: called with the result of every step.  has_stopped: whether a hook of the model wants no further one.
     """

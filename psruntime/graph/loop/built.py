@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+import statistics
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
 from psruntime.config.job import as_started_so, as_trained_alone
@@ -15,20 +22,20 @@ from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
 from psruntime.graph.base.server import gpu_count, limit_gpus
 from psruntime.graph.base.summary_writer import SummaryWriter
+from psruntime.graph.base.types import Array
 from psruntime.graph.checkpoint.measured import require_metric
 from psruntime.graph.checkpoint.owner import FolderOwner
-from psruntime.graph.input.data_errors import DataErrors
+from psruntime.graph.input.batches import DataErrors
 from psruntime.graph.input.input_stream import InputStream, require_fit
 from psruntime.graph.loop.loop_graphs import LoopGraph, LoopGraphs
 from psruntime.graph.model.evaluate import CheckpointEvaluation, PulledEvaluation
-from psruntime.graph.model.minibatches import find_towers
+from psruntime.graph.model.gradients import find_towers
 from psruntime.graph.model.pulled_model import record_specs
-from psruntime.graph.model.slowed import slowed
 from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.graph.session.summary_hook import Progress
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.setup import log_plan
-from psruntime.model import EVAL, TRAIN, Context, input_seed, load_model
+from psruntime.model import EVAL, TRAIN, Context, Model, ModelSpec, input_seed, load_model
 from psruntime.observe.recorder import Recorder
 from psruntime.process.gpus import gpus, smallest_memory
 
@@ -154,3 +161,48 @@ def _limited_gpus(worker: WorkerConfig) -> tuple[int, ...]:
     limits = worker.gpu_limit.limits(smallest_memory(gpus()))
     limit_gpus(limits)
     return limits
+
+
+MEASURED = 9  # last steps, whose median is the time of a step
+
+
+def slowed(model: Model, times: float) -> Model:
+    """The model with training steps that take `times` as long as they did before, as on a slow machine; 1: as it is.
+
+    The wait is between pull and push, where a slow processor spends its time: other workers continue meanwhile, and the
+    update is as stale as that of a slow machine.  It uses no processor time.
+    """
+    if times == 1:
+        return model
+    pause = _Pause(times)
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        spec = model.model_fn(features, labels, mode)
+        if mode != TRAIN or not isinstance(spec, ModelSpec):
+            return spec
+        loss = tf1.convert_to_tensor(spec.loss)
+        paused = tf1.numpy_function(pause, [loss], tf1.bool)  # after the loss is computed; the push waits for it
+        with tf1.control_dependencies([paused]):
+            return replace(spec, loss=tf1.identity(loss), hooks=[*spec.hooks, pause])
+
+    return replace(model, model_fn=model_fn)
+
+
+class _Pause(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Measures steps, and is called within each."""
+
+    def __init__(self, times: float) -> None:
+        self._more = times - 1
+        self._own_s: deque[float] = deque(maxlen=MEASURED)  # of steps, without the pauses
+        self._paused_s = 0.0
+
+    def __call__(self, _loss: Array) -> bool:
+        self._paused_s = self._more * statistics.median(self._own_s) if self._own_s else 0.0
+        time.sleep(self._paused_s)
+        return True
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> None:  # noqa: ARG002
+        self._began_s = time.monotonic()
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002
+        self._own_s.append(max(0.0, time.monotonic() - self._began_s - self._paused_s))

@@ -32,14 +32,13 @@ from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION, users_errors
 from psruntime.graph.base.types import Array, Feed, Session
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.loop.alone_control import AloneControl, TrainsNoMoreError
 from psruntime.graph.loop.async_loop import AsyncLoop
 from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.round_runs import RoundRuns, are_accepted
 from psruntime.graph.loop.step_runner import StepRunner, StepsOnly
 from psruntime.graph.recovery.ps_values import Chunk, PsValues
 from psruntime.graph.session.session import Preparing, ViewHook, ViewSessionCreator, WorkerServer, open_session
-from psruntime.graph.session.worker_run import Observers, StepResult, WorkerRun
+from psruntime.graph.session.worker_run import AloneControl, Observers, StepResult, TrainsNoMoreError, WorkerRun
 
 MOST_BYTES = (1 << 31) - (1 << 20)  # of a message, without its head
 

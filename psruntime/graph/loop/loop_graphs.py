@@ -110,7 +110,7 @@ class LoopGraphs:
         Raises:
             UsageError, UserCodeError: the model cannot be trained in this mode.
         """
-        kind = kind_of(mode)
+        kind = _kind_of(mode)
         with self._building:
             if kind not in self._graphs:
                 self._graphs[kind] = self._make(mode)
@@ -126,7 +126,7 @@ class LoopGraphs:
         return list(self._graphs.values())
 
 
-def kind_of(mode: str) -> str:
+def _kind_of(mode: str) -> str:
     """The kind of the steps of a mode, or of LOCAL."""
     return mode if mode in (SYNC, LOCAL) else PUSHES
 
@@ -257,7 +257,7 @@ class ReadyGraphs:
             As LoopGraphs.of.
         """
         graph, self.mode = self._graphs.of(mode), mode
-        self._note(lambda: frozenset({kind_of(mode)}))
+        self._note(lambda: frozenset({_kind_of(mode)}))
         self._go_on()  # that of the others may be wanted already
         return graph
 
@@ -297,7 +297,7 @@ class ReadyGraphs:
         def found() -> frozenset[str]:
             self._is_at_it = False  # from here on another change begins another build
             self._failed = (reason, self._number) if reason and self._number else ("", 0)
-            return self._ready if reason else self._ready | {kind_of(mode)}
+            return self._ready if reason else self._ready | {_kind_of(mode)}
 
         self._note(found)
         environment.give_back()  # what building took

@@ -70,7 +70,7 @@ class _Kept(Kept):
 class RoundLoop:
     """Carries out a worker's actions in the rounds of the job.
 
-    A step that failed in the user's code is repeated (data_errors.py).  What it pushed and closed carries the same
+    A step that failed in the user's code is repeated (input/batches.py).  What it pushed and closed carries the same
     attempt, so it counts once.  Instead of a batch that is given up the next one takes part in the same round.
 
     on_step: called with the result of every contribution.  has_stopped: as in AsyncLoop.  An update is the gradient

@@ -19,7 +19,7 @@ from psruntime.core.rounds.round_messages import Action, Applied, Broken, Comple
 from psruntime.core.shards.shard_messages import ShardBatch
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.types import Array, Session
-from psruntime.graph.input.examples import Examples
+from psruntime.graph.input.batches import Examples
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.input.shard_reader import DrawnBatch
 from psruntime.graph.loop.step_runner import StepRunner

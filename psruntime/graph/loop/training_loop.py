@@ -33,8 +33,7 @@ from psruntime.graph.loop.local_training import LocalRounds, LocalTraining
 from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.round_loop import RoundLoop
 from psruntime.graph.loop.step_runner import StepRunner, StepsOnly
-from psruntime.graph.model.evaluate import PulledEvaluation
-from psruntime.graph.model.model_metrics import LOGGED_EVERY_S, Measuring, require_time
+from psruntime.graph.model.evaluate import LOGGED_EVERY_S, Measuring, PulledEvaluation, require_time
 from psruntime.graph.session.save_hooks import CheckpointHook, ReplicaHook
 from psruntime.graph.session.session import ModeChangedError, ViewHook, ViewSessionCreator, WorkerServer
 from psruntime.graph.session.summary_hook import SummaryHook

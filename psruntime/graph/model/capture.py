@@ -21,11 +21,10 @@ from tensorflow.python.ops import variable_scope
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
-from psruntime.graph.base.seeds import as_on_worker_0, model_graph
-from psruntime.graph.base.subgraphs import ancestors, inner_ops, uses_of
+from psruntime.graph.base.graphs import ancestors, as_on_worker_0, inner_ops, model_graph, uses_of
 from psruntime.graph.base.types import Op, Tensor, Variable
+from psruntime.graph.embedding.dynamic_table import noted
 from psruntime.graph.embedding.group_lookups import LookupNotes
-from psruntime.graph.embedding.initial_rows import noted
 from psruntime.graph.model.pretrained import Pretrained, notes_pretrained, pretrained_of
 from psruntime.graph.model.spec_checks import is_global_step, is_worker_local, spec_of
 from psruntime.graph.model.variable_reads import VariableRead

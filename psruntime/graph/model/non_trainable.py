@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.graphs import uses_of
 from psruntime.graph.base.server import ps_device, worker_device
-from psruntime.graph.base.subgraphs import uses_of
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.base.variable_values import LASTING, worker_variable
 from psruntime.graph.buckets.bucket_store import ps_variable

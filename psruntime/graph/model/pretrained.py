@@ -19,7 +19,7 @@ from psruntime.core.recovery.checkpoint_names import described
 from psruntime.errors import UsageError
 from psruntime.graph.base.checkpoint_reader import contents_of
 from psruntime.graph.base.types import Variable
-from psruntime.graph.embedding.initial_rows import noted
+from psruntime.graph.embedding.dynamic_table import noted
 
 _NOTES = "takes_pretrained_value"  # marks the variables of a captured model
 

@@ -10,15 +10,15 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.errors import UsageError
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.server import worker_device
-from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.buckets.bucket_store import GLOBAL_STEP, BucketStore, PlanStores
 from psruntime.graph.buckets.gradient import FULL, Wire
 from psruntime.graph.buckets.optimizers import groups_of, rules_of
+from psruntime.graph.embedding.dynamic_table import noted
 from psruntime.graph.embedding.group_lookups import TableLookups
 from psruntime.graph.embedding.id_rows import DynamicReader, IdRows
-from psruntime.graph.embedding.initial_rows import noted
 from psruntime.graph.embedding.table_reader import GroupReader, TableRead
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model import capture

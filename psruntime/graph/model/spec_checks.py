@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import AGGREGATIONS, DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.errors import UsageError
-from psruntime.graph.base.subgraphs import LOOKUPS, Use
+from psruntime.graph.base.graphs import LOOKUPS, Use
 from psruntime.graph.base.types import Variable
 from psruntime.model import TRAIN, ModelSpec
 

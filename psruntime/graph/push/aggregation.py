@@ -21,8 +21,8 @@ from psruntime.config.schedule import LOCAL
 from psruntime.core.accounting.accounts import PENDING
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
+from psruntime.graph.base.graphs import Use, ancestors, uses_of
 from psruntime.graph.base.server import worker_cpu, worker_device
-from psruntime.graph.base.subgraphs import Use, ancestors, uses_of
 from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.buckets.apply import Update, counting_update, setting_update, subtracting_update
 from psruntime.graph.buckets.bucket_store import BucketStore

@@ -23,8 +23,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.base import variable_values
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.server import ps_device
-from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Feed, Op, Tensor, Variable
 from psruntime.graph.base.variable_values import ALIGNED, Rows, assign_rows, initialise, row_chunks, rows_of
 from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
@@ -34,7 +34,7 @@ from psruntime.graph.step.train_graph import TrainGraph
 COMPUTED_WHOLE_BYTES = 4 << 20  # up to this size a table's value is computed whole, as the model makes it, and spread
 
 
-class TableChunks:
+class _TableChunks:
     """Assigns, behind the fence, the rows of those tables among `values` that are large and can be made by rows.
 
     values: initial values by name.  users: of an operation, the number of values in the model that depend on it.
@@ -118,11 +118,11 @@ class InitialValues:
         levels = _levels(graph)
         users = Counter(op for value in initial_values.values() for op in ancestors([value]))
         self._first = _guarded(graph, _assigned_first(graph))
-        self._levels: list[tuple[list[Assigned], TableChunks]] = []
+        self._levels: list[tuple[list[Assigned], _TableChunks]] = []
         for level in range(max(levels.values(), default=0) + 1):
             values = {name: value for name, value in initial_values.items() if levels[name] == level}
             assigned = _guarded(graph, _assigned(graph, values, levels, level))
-            chunks = TableChunks(graph, values, users)
+            chunks = _TableChunks(graph, values, users)
             whole = {name: value for name, value in values.items() if name not in chunks.tables}
             self._levels.append((assigned + _spread(graph, whole), chunks))
 

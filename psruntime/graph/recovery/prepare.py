@@ -42,9 +42,8 @@ from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.recovery.initial_values import InitialValues
-from psruntime.graph.recovery.ps_values import PreparedFlags
+from psruntime.graph.recovery.ps_values import PreparedFlags, RestoredCounters, Unreported
 from psruntime.graph.recovery.replicas import Replica, Replicas
-from psruntime.graph.recovery.restored_counters import RestoredCounters, Unreported
 from psruntime.graph.recovery.warm_start import PretrainedValues, WarmStart
 from psruntime.graph.step.train_graph import TrainGraph
 

@@ -26,7 +26,7 @@ from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
 from psruntime.graph.step.train_graph import TrainGraph
 
 
-class ReplicaBuffer:
+class _ReplicaBuffer:
     """The copies of ps `ps` in buffer `buffer`.
 
     take, send, free_own: operations.  names: of its buckets, in the order of `counters`.
@@ -141,7 +141,7 @@ class Replicas:
             every_ps = range(self._num_ps)
             self._on_next = [_NotesOfPs(f"of_ps_{ps}", holder_of(ps, self._num_ps), graph.fence) for ps in every_ps]
             self._own = [_NotesOfPs(f"own_of_ps_{ps}", ps, graph.fence) for ps in every_ps]
-            self._buffers = [[ReplicaBuffer(graph, ps, b) for ps in every_ps] for b in range(BUFFERS)]
+            self._buffers = [[_ReplicaBuffer(graph, ps, b) for ps in every_ps] for b in range(BUFFERS)]
 
     def notes_on(self, ps: int) -> list[Variable]:
         """The variables that this ps needs before anything is replicated."""
@@ -203,7 +203,7 @@ class Replica:
     """
 
     def __init__(
-        self, session: Session, copies: list[ReplicaBuffer], every_ps: Collection[int], source: Source
+        self, session: Session, copies: list[_ReplicaBuffer], every_ps: Collection[int], source: Source
     ) -> None:
         self.ps = frozenset(every_ps)
         self.restore = [copies[ps].restore[ps in source.from_next] for ps in sorted(self.ps)]

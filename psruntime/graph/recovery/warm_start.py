@@ -124,7 +124,7 @@ class WarmStart:
                 raise
             self._log("cannot_warm_start", reason=error)
 
-    def open(self, graph: TrainGraph) -> WarmValues:
+    def open(self, graph: TrainGraph) -> _WarmValues:
         """The values that the checkpoint has now; its operations are added to the graph.
 
         Raises:
@@ -135,10 +135,10 @@ class WarmStart:
             found = _find(graph, self._job, Place.INITIAL)
         except UsageError as error:
             raise CheckpointError(f"the variables cannot begin with a warm start: {error}") from error
-        return WarmValues(graph, found, self._index)
+        return _WarmValues(graph, found, self._index)
 
 
-class WarmValues:
+class _WarmValues:
     """Assigns the values of the checkpoint; its operations are in the training graph."""
 
     def __init__(self, graph: TrainGraph, found: _Found, index: int) -> None:

@@ -12,19 +12,19 @@ from psruntime.core.plan.plan import make_plan
 from psruntime.core.shards.shard_messages import Shard, Sharding, ShardNews
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Array
-from psruntime.graph.input.examples import Examples
+from psruntime.graph.input.batches import Examples
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.replay.rounds import Difference, ReplayedPart, RoundReplay, joint_part, reader_of
 from psruntime.model import TRAIN, Model
 
-Part = Mapping[str, Any]  # of a round, as the rounds log has it
+LoggedPart = Mapping[str, Any]  # of a round, as the rounds log has it
 
 
 class _Batches(Protocol):
     """The batches of one worker."""
 
-    def take(self, part: Part) -> list[Array]:
+    def take(self, part: LoggedPart) -> list[Array]:
         """The batch of a part of a round, one mini-batch after the other."""
 
 
@@ -62,7 +62,7 @@ class LoggedBatches:
         for inputs, _ in self._of_incarnation.values():
             inputs.close()
 
-    def _of(self, part: Part) -> tuple[InputStream, _Batches]:
+    def _of(self, part: LoggedPart) -> tuple[InputStream, _Batches]:
         if part["incarnation"] not in self._of_incarnation:
             inputs = self._stream(part["worker"], part["incarnation"])
             self._of_incarnation[part["incarnation"]] = inputs, OfShards(inputs) if inputs.shards else Numbered(inputs)
@@ -88,7 +88,7 @@ class Numbered:
         self._number = -1  # of the last
         self._last: list[Array] = []
 
-    def take(self, part: Part) -> list[Array]:
+    def take(self, part: LoggedPart) -> list[Array]:
         if "size" in part and part["batch"] != self._number:
             self._examples.skip(part["first"] - self._examples.taken)
             self._last, self._number = self._examples.take(part["size"]), part["batch"]
@@ -123,7 +123,7 @@ class OfShards:
         self._number = -1  # of its last batch
         self._last: list[Array] = []
 
-    def take(self, part: Part) -> list[Array]:
+    def take(self, part: LoggedPart) -> list[Array]:
         """Raises UsageError if a shard has no such batch here."""
         return [array for minibatch in part["shards"] for array in self._minibatch(*minibatch)]
 

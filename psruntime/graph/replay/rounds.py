@@ -15,14 +15,13 @@ from psruntime.errors import UsageError
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.checkpoint_reader import readable
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.base.seeds import model_graph
+from psruntime.graph.base.graphs import model_graph
 from psruntime.graph.base.types import Array, Feed
 from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
 from psruntime.graph.buckets.optimizers import learning_rates_at, rules_of
-from psruntime.graph.input.batch_layout import BatchLayout
-from psruntime.graph.replay.plain_buckets import PlainBucket, PlainBuckets
+from psruntime.graph.input.batches import BatchLayout
+from psruntime.graph.replay.plain_buckets import Gradient, PlainBucket, PlainBuckets, mean_of, of_bucket, sum_of, times
 from psruntime.graph.replay.plain_model import PlainModel
-from psruntime.graph.replay.sums import Gradient, mean_of, of_bucket, sum_of, times
 from psruntime.model import Model
 
 

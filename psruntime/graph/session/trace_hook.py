@@ -35,7 +35,7 @@ _KINDS = (
 )
 
 
-def run_spans(
+def _run_spans(
     stats: Proto, worker: int, graph: Graph, shift_s: float, shifts: Mapping[str, float]
 ) -> tuple[list[Span], int]:
     """(spans, how many were too short to keep) of one run.
@@ -192,7 +192,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         spans, left_out = [], 0
         for result, metadata in steps:
             assert result.times
-            found, short = run_spans(metadata.step_stats, worker, self._run.graph.graph, to_ps_0, shifts)
+            found, short = _run_spans(metadata.step_stats, worker, self._run.graph.graph, to_ps_0, shifts)
             spans += [*_step_spans(worker, result, result.times, to_ps_0), *found]
             left_out += short
         begin_s, end_s = min(span.begin_s for span in spans), max(span.end_s for span in spans)

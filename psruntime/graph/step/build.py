@@ -8,15 +8,15 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.seeds import WorkerGraph
+from psruntime.graph.base.graphs import WorkerGraph
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Tensor
 from psruntime.graph.buckets.apply import counting_update
 from psruntime.graph.buckets.bucket_store import BucketStore, PsControl
 from psruntime.graph.buckets.gradient import BucketGradient
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.gradients import ONE_TOWER, Towers
 from psruntime.graph.model.identity import identity_of
-from psruntime.graph.model.minibatches import ONE_TOWER, Towers
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.guard import copied_to_ps, guarded_update
 from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPush

@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.plan.buckets import WAYS, Bucket
 from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.server import worker_device
-from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Tensor
 from psruntime.graph.buckets.apply import RowFlags, StalenessWeight, Update, bucket_update, subtracting_update
 from psruntime.graph.buckets.bucket_store import BucketStore, ChiefFence, PlanStores, PsControl
@@ -20,8 +20,7 @@ from psruntime.graph.buckets.gradient import BucketGradient, Wire, all_finite, c
 from psruntime.graph.buckets.optimizers import BucketOptimizer, Rule, rule_of, rules_of
 from psruntime.graph.embedding.id_rows import of_ids
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.backward import bucket_gradients
-from psruntime.graph.model.minibatches import Towers, with_minibatches
+from psruntime.graph.model.gradients import Towers, bucket_gradients, with_minibatches
 from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
 from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.pushed_gradient import largest_entries, packed_gradient

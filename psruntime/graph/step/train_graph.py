@@ -27,9 +27,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.seeds import is_deterministic
+from psruntime.graph.base.graphs import ancestors, is_deterministic
 from psruntime.graph.base.server import worker_cpu
-from psruntime.graph.base.subgraphs import ancestors
 from psruntime.graph.base.types import Array, Graph, Op, Session, Tensor, Variable
 from psruntime.graph.buckets.apply import RowFlags
 from psruntime.graph.buckets.bucket_store import BucketStore, ChiefFence, PsControl

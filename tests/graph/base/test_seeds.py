@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.seeds import WorkerGraph
+from psruntime.graph.base.graphs import WorkerGraph
 from psruntime.graph.model.capture import substitute
 from psruntime.graph.model.variable_reads import PulledRead
 

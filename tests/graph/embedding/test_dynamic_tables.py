@@ -13,8 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 import psruntime
 from psruntime.core.members.messages import PsStats, RowCounts
-from psruntime.graph.embedding.id_sets import NO_ID
-from psruntime.graph.embedding.initial_rows import initial_rows
+from psruntime.graph.embedding.dynamic_table import NO_ID, initial_rows
 from psruntime.graph.model.evaluate import CheckpointEvaluation, PulledEvaluation
 from psruntime.graph.session.ps_state import LedgerReader
 from psruntime.model import Context, ModelSpec

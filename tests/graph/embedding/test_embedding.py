@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 import psruntime
 from psruntime.errors import UsageError
-from psruntime.graph.embedding.initial_rows import hashed, initial_rows, sets_of
+from psruntime.graph.embedding.dynamic_table import hashed, initial_rows, sets_of
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import record_specs
 from psruntime.model import Context, Model, ModelSpec

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.embedding.initial_rows import initial_rows
+from psruntime.graph.embedding.dynamic_table import initial_rows
 from psruntime.model import Context
 from tests.graph.embedding.test_dynamic_tables import assert_equal
 from tests.support.dynamic_reference import DynamicReference, dynamic_model, hashed

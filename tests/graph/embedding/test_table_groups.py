@@ -15,7 +15,7 @@ from benchmarks.receives import receives
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
 from psruntime.errors import UserCodeError
-from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.pulled_model import record_specs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.embedding.group_lookups import take_products
 from psruntime.model import Model, ModelSpec
 from tests.graph.embedding.test_table_groups import BATCH, IDS, input_fn, table

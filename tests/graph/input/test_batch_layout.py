@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.input.batch_layout import BatchLayout
+from psruntime.graph.input.batches import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, train

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psruntime.errors import UsageError, UserCodeError
-from psruntime.graph.input.examples import EMPTY, Examples
+from psruntime.graph.input.batches import EMPTY, Examples
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.input.test_batch_layout import stream

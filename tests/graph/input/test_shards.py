@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.shards.shard_messages import Shard, Sharding
 from psruntime.errors import UsageError, UserCodeError
-from psruntime.graph.input.data_errors import DataErrors
+from psruntime.graph.input.batches import DataErrors
 from psruntime.graph.input.input_stream import InputStream, require_fit
 from psruntime.model import Context, Model
 from tests.support.polling import poll_until

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import APPLIED, RECEIVED
 from psruntime.errors import PassingError, UsageError, UserCodeError
-from psruntime.graph.input.data_errors import LIMIT, DataErrors
+from psruntime.graph.input.batches import LIMIT, DataErrors
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_but

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import ReplacedError, StopRequested, UserCodeError
 from psruntime.graph.loop.training_loop import FinalEvaluation
-from psruntime.graph.model.model_metrics import Measuring
+from psruntime.graph.model.evaluate import Measuring
 
 
 class Recorded:

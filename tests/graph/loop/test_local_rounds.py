@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.accounts import is_balanced
 from psruntime.core.rounds.round_messages import Pushed
 from psruntime.errors import JobFailedError, UsageError
-from psruntime.graph.loop.alone_control import AloneControl
 from psruntime.graph.loop.local_training import LocalTraining, _Carried
+from psruntime.graph.session.worker_run import AloneControl
 from psruntime.model import Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, plain_tensorflow
 from tests.support.dynamic_reference import dynamic_model

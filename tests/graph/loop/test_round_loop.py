@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.accounts import APPLIED, NOT_FINITE, PENDING, is_balanced
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Complete, Starved
 from psruntime.errors import JobFailedError
-from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.loop.round_runs import RoundRuns
 from psruntime.model import Context, Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS

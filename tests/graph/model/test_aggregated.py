@@ -15,7 +15,7 @@ from psruntime.core.accounting.accounts import is_balanced
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.model.evaluate import CheckpointEvaluation, PulledEvaluation
-from psruntime.graph.model.minibatches import ONE_TOWER, Towers
+from psruntime.graph.model.gradients import ONE_TOWER, Towers
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.model.aggregated_models import (
     FIRST,

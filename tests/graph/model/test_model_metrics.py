@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.checkpoint.measured import require_metric
-from psruntime.graph.model.model_metrics import Measuring, ModelMetrics, logged
+from psruntime.graph.model.evaluate import Measuring, ModelMetrics, logged
 from psruntime.model import ModelSpec
 
 REFUSED: dict[str, Callable[[Any], dict[Any, Any]]] = {

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.model import model_metrics
+from psruntime.graph.base.checkpoint_reader import RowsInUse
+from psruntime.graph.model import evaluate
 from psruntime.graph.model.evaluate import CheckpointEvaluation
-from psruntime.graph.model.rows_in_use import RowsInUse
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.embedding_model import ROWS, input_fn
 from tests.support.local_cluster import LocalCluster, train
@@ -60,8 +60,8 @@ def taken(evaluation: CheckpointEvaluation) -> set[str]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are large, and moved in small chunks; rows are read for two batches at once."""
-    monkeypatch.setattr("psruntime.graph.model.rows_in_use.LARGE_BYTES", 8)
-    monkeypatch.setattr(model_metrics, "BATCHES_BYTES", 2 * 8 * (4 * 8 + 4))
+    monkeypatch.setattr("psruntime.graph.base.checkpoint_reader.LARGE_BYTES", 8)
+    monkeypatch.setattr(evaluate, "BATCHES_BYTES", 2 * 8 * (4 * 8 + 4))
 
 
 @pytest.mark.long
@@ -77,7 +77,7 @@ def test_it_measures_what_is_measured_with_all_rows(tmp_path: Path, monkeypatch:
     measured = evaluation.measure(path)
     assert evaluation.measure(path) == measured
     with monkeypatch.context() as patch:
-        patch.setattr("psruntime.graph.model.rows_in_use.LARGE_BYTES", 1 << 30)
+        patch.setattr("psruntime.graph.base.checkpoint_reader.LARGE_BYTES", 1 << 30)
         with_all_rows = CheckpointEvaluation(model, EVALUATED)
         assert not taken(with_all_rows)
         assert measured == with_all_rows.measure(path)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config.devices import device_names
 from psruntime.errors import UsageError
 from psruntime.graph.base.server import worker_device
-from psruntime.graph.model.minibatches import ONE_TOWER, Towers, find_towers
+from psruntime.graph.model.gradients import ONE_TOWER, Towers, find_towers
 from psruntime.model import Model, ModelSpec
 from tests.graph.model.table_models import TABLE
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS

@@ -17,7 +17,7 @@ from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment
 from psruntime.core.plan.plan import make_plan
 from psruntime.errors import ReplacedError
-from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import record_specs

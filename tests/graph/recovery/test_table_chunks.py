@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 import tf_keras
 
-from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.variable_values import ALIGNED, rows_of
 from psruntime.graph.recovery.initial_values import InitialValues
 from psruntime.model import Context, Model, ModelSpec

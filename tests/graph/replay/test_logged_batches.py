@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.input.data_errors import DataErrors
+from psruntime.graph.input.batches import DataErrors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.replay.job_replay import LoggedBatches, Numbered, OfShards
 from psruntime.model import Context, Model

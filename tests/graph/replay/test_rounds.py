@@ -15,8 +15,8 @@ from psruntime import ModelSpec
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import make_plan
 from psruntime.errors import UsageError, UserCodeError
-from psruntime.graph.input.batch_layout import BatchLayout
-from psruntime.graph.replay.kinks import DISTANCES, Kinks
+from psruntime.graph.input.batches import BatchLayout
+from psruntime.graph.replay.plain_model import DISTANCES, Kinks
 from psruntime.graph.replay.rounds import ReplayedPart, RoundReplay, joint_part
 from psruntime.model import Model
 

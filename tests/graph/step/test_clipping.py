@@ -13,7 +13,7 @@ from psruntime.core.plan.plan import make_plan
 from psruntime.graph.buckets.bucket_store import PlanStores
 from psruntime.graph.buckets.gradient import BucketGradient, clipped
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.backward import bucket_gradients
+from psruntime.graph.model.gradients import bucket_gradients
 from psruntime.graph.model.pulled_model import build_pulled_model, record_specs
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.minibatches import Towers
+from psruntime.graph.model.gradients import Towers
 from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.subgraphs import ancestors
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.embedding.embedding import embedding
 from psruntime.graph.step.train_graph import StepWarmUp, _any_value
 from psruntime.model import ModelSpec

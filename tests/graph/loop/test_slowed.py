@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.model import slowed as module
-from psruntime.graph.model.slowed import slowed
+from psruntime.graph.loop import built
+from psruntime.graph.loop.built import slowed
 from tests.support.local_cluster import LocalCluster, linear_model, train
 from tests.support.selection import long_but
 
@@ -36,7 +36,7 @@ def test_each_step_pauses_by_what_steps_take_and_trains_the_same(
         def sleep(seconds: float) -> None:
             pauses.append(seconds)
 
-    monkeypatch.setattr(module, "time", Time)
+    monkeypatch.setattr(built, "time", Time)
     settings = {"mode": mode}
     slow = train(LocalCluster(1), slowed(MODEL, 5.0), STEPS, checkpoint_dir=str(tmp_path / "slow"), **settings)
     plain = train(LocalCluster(1), MODEL, STEPS, checkpoint_dir=str(tmp_path / "plain"), **settings)
