@@ -16,7 +16,8 @@ from psruntime.classic.member import ScriptMember, code_of_sigterm
 from psruntime.classic.prepare import ScriptSessions
 from psruntime.core.members.messages import Ending, LeaveKind
 from psruntime.errors import JobDoneError, JobOverError, JobStoppedError, PsRuntimeError, ReplacedError, StopRequested
-from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.faults import first_line
+from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.session.worker_run import ControlPlane
 from psruntime.observe.log import TRACEBACK
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.errors import first_line
+from psruntime.faults import first_line
 from psruntime.graph.base.types import Proto
 
 VERSION = "brain.Event:2"  # of the first event of a file

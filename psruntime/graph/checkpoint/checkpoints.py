@@ -27,9 +27,9 @@ from psruntime.core.plan.identity import PROTOCOL, differences, in_a_line, remar
 from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
 from psruntime.core.shards.shard_messages import Position
 from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError, some
-from psruntime.faults import FATES, Place, kind_of, of_system
+from psruntime.faults import FATES, Place, first_line, kind_of, of_system
 from psruntime.graph.base.checkpoint_reader import contents_of, is_pattern, readable
-from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Session
 from psruntime.graph.buckets.bucket_store import GLOBAL_STEP

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError
-from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.faults import first_line
+from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Session, Tensor
 from psruntime.graph.checkpoint.listing import DELTA, CheckpointList, delta_names, is_remote

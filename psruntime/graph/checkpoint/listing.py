@@ -16,8 +16,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config.values import whole_path
 from psruntime.errors import CheckpointError, DamagedCheckpointError, UsageError
+from psruntime.faults import first_line
 from psruntime.graph.base.checkpoint_reader import is_pattern
-from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.types import Proto
 
 DELTA = ".delta-"  # after the name of a whole checkpoint

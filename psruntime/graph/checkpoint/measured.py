@@ -27,7 +27,8 @@ from psruntime.config.values import Metric
 from psruntime.errors import CheckpointError, UsageError
 from psruntime.evaluation import history
 from psruntime.evaluation.history import MOST_TOLD
-from psruntime.graph.base.errors import await_end, first_line
+from psruntime.faults import first_line
+from psruntime.graph.base.errors import await_end
 from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished, names_of
 from psruntime.graph.checkpoint.listing import DELTA, NewCheckpoints, step_of

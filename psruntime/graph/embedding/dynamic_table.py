@@ -22,8 +22,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import RowCounts
 from psruntime.core.plan.buckets import WAYS, DynamicRows
 from psruntime.errors import CheckpointError, UsageError
+from psruntime.faults import first_line
 from psruntime.graph.base.checkpoint_reader import readable
-from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.graphs import DEFAULT_SEED
 from psruntime.graph.base.types import Array, DType, Op, Tensor, Variable
 from psruntime.graph.buckets.bucket_store import ps_variable

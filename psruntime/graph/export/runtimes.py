@@ -18,9 +18,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
+from psruntime.faults import first_line
 from psruntime.graph.base.checkpoint_reader import readable
 from psruntime.graph.base.environment import stderr_closed
-from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.types import Array, Proto
 from psruntime.graph.export.serving_graph import DEFAULT
 

@@ -23,9 +23,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, PsRuntimeError, UsageError
-from psruntime.faults import Place, fate_of
+from psruntime.faults import Place, fate_of, first_line
 from psruntime.graph.base.checkpoint_reader import readable, require_fit
-from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.types import Array, Op, Session, Tensor, Variable
 from psruntime.graph.checkpoint.listing import is_remote

@@ -33,9 +33,9 @@ import tensorflow.compat.v1 as tf1
 from tensorflow.lite.python import schema_py_generated as schema
 
 from psruntime.errors import UsageError
+from psruntime.faults import first_line
 from psruntime.graph.base.checkpoint_reader import readable
 from psruntime.graph.base.environment import stderr_closed
-from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.types import Array
 from psruntime.graph.embedding.dynamic_table import noted
 from psruntime.graph.export import FLOAT16, INT8

@@ -19,8 +19,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, UsageError, some
+from psruntime.faults import first_line
 from psruntime.graph.base.checkpoint_reader import escaped
-from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.types import Array
 from psruntime.graph.export import INT8, Wanted
 from psruntime.graph.export.held_out import Difference, HeldOut, Measured

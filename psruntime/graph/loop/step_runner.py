@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import PsRuntimeError, UsageError
-from psruntime.faults import Place
-from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.faults import Place, first_line
+from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.types import Feed, Proto, Session
+from psruntime.graph.session.save_hooks import CheckpointHook
 from psruntime.graph.session.session import ViewHook
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.observe.meter import StepTimes, in_order
@@ -40,8 +41,8 @@ class Ran(NamedTuple):
         )
 
 
-class _InSession(NamedTuple):
-    """A session, and what is run in it: a step, and each run of a round by its name."""
+class _Calls(NamedTuple):
+    """Calls in one session: of a step, and of each run of a round by its name."""
 
     session: Session
     step: Callable[..., dict[str, Any]]
@@ -55,14 +56,6 @@ class Started(NamedTuple):
     run: Callable[[], Ran]
 
 
-@runtime_checkable
-class Pausing(Protocol):
-    """A hook that has to do something while no step comes."""
-
-    def on_pause(self, session: Session) -> None:
-        """Is called now and then between two steps that are long apart."""
-
-
 class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
     """Runs steps, with `hooks` around them, the view's first.  It is a hook of the session itself, to know it."""
 
@@ -72,8 +65,8 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._fed = graph.fed
         self._view = view
         self._hooks = [view, *hooks]
-        self._pausing = [hook for hook in hooks if isinstance(hook, Pausing)]
-        self._newest: _InSession | None = None
+        self._pausing = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
+        self._newest: _Calls | None = None
 
     @property
     def global_step(self) -> int:
@@ -83,15 +76,15 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
     def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
         rounds = self._rounds.runs if self._rounds else {}
         round_calls = {name: session.calling(*run) for name, run in rounds.items()}
-        self._newest = _InSession(session, session.calling(self._step, self._fed), round_calls)
+        self._newest = _Calls(session, session.calling(self._step, self._fed), round_calls)
 
     @property
     def session(self) -> Session:
         """The newest, in which no hook is called."""
-        return self._in_newest.session
+        return self._calls.session
 
     @property
-    def _in_newest(self) -> _InSession:
+    def _calls(self) -> _Calls:
         assert self._newest is not None, "no session was created yet"
         return self._newest
 
@@ -107,7 +100,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         requests = {hook: request for hook in self._hooks if (request := hook.before_run(context)) is not None}
         if requests:
             return Started(context, _asking(self.session, self._step, feed, requests))
-        call, values = self._in_newest.step, [feed[tensor] for tensor in self._fed]
+        call, values = self._calls.step, [feed[tensor] for tensor in self._fed]
 
         def run() -> Ran:
             began_s = time.time()
@@ -129,7 +122,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
             AbortedError: the view was replaced.
         """
         self._view.before_run(None)
-        return self._in_newest.rounds[name]
+        return self._calls.rounds[name]
 
     def finish(self, started: Started, ran: Ran) -> dict[str, Any]:
         """Calls the hooks after a step; returns what it fetched.

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 import tensorflow.compat.v1 as tf1
 
@@ -26,7 +25,8 @@ from psruntime.errors import (
     ReplacedError,
     StopRequested,
 )
-from psruntime.graph.base.errors import LOST_SESSION, first_line, users_errors
+from psruntime.faults import first_line
+from psruntime.graph.base.errors import LOST_SESSION, users_errors
 from psruntime.graph.base.types import Graph, Session
 from psruntime.graph.loop.async_loop import AsyncLoop
 from psruntime.graph.loop.local_training import LocalRounds, LocalTraining
@@ -133,16 +133,6 @@ class FinalEvaluation:
         self._log("evaluating", reason=self._doing(measured))
 
 
-class Steps(Protocol):
-    """How a mode trains."""
-
-    def run(self, session: Session) -> None:
-        """Takes steps until training stops."""
-
-    def leave(self) -> None:
-        """Gives the batches back that no step took: another loop continues with the input."""
-
-
 class TrainingLoop:
     """Runs `run()` once, in a thread of its own.
 
@@ -183,7 +173,7 @@ class TrainingLoop:
         run.control_plane.while_paused(runner.on_pause)
 
         self._local = LocalTraining(run, built, alone, server, runner) if alone and graph.rounds else None
-        self._steps: Steps
+        self._steps: AsyncLoop | RoundLoop
         if graph.rounds is None:
             self._steps = AsyncLoop(run, self._creator, runner, view, self._on_step, self._has_stopped)
         else:

@@ -23,9 +23,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.recovery.checkpoint_names import Kind, described
 from psruntime.errors import CheckpointError, PassingError, UsageError, some
-from psruntime.faults import Place, fate_of
+from psruntime.faults import Place, fate_of, first_line
 from psruntime.graph.base.checkpoint_reader import contents_of, readable
-from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
 from psruntime.graph.checkpoint.listing import CheckpointList, newest_step

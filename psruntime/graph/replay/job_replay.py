@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.shards.shard_messages import Shard, Sharding, ShardNews
@@ -21,13 +21,6 @@ from psruntime.model import TRAIN, Model
 LoggedPart = Mapping[str, Any]  # of a round, as the rounds log has it
 
 
-class _Batches(Protocol):
-    """The batches of one worker."""
-
-    def take(self, part: LoggedPart) -> list[Array]:
-        """The batch of a part of a round, one mini-batch after the other."""
-
-
 class LoggedBatches:
     """The batches of all workers.  Each process of a worker started its input again; an incarnation is of one process.
 
@@ -36,7 +29,7 @@ class LoggedBatches:
 
     def __init__(self, stream: Callable[[int, str], InputStream]) -> None:
         self._stream = stream
-        self._of_incarnation: dict[str, tuple[InputStream, _Batches]] = {}
+        self._of_incarnation: dict[str, tuple[InputStream, Numbered | OfShards]] = {}
 
     def inputs(self, record: Mapping[str, Any]) -> InputStream:
         """The inputs of one member of a round."""
@@ -62,7 +55,7 @@ class LoggedBatches:
         for inputs, _ in self._of_incarnation.values():
             inputs.close()
 
-    def _of(self, part: LoggedPart) -> tuple[InputStream, _Batches]:
+    def _of(self, part: LoggedPart) -> tuple[InputStream, Numbered | OfShards]:
         if part["incarnation"] not in self._of_incarnation:
             inputs = self._stream(part["worker"], part["incarnation"])
             self._of_incarnation[part["incarnation"]] = inputs, OfShards(inputs) if inputs.shards else Numbered(inputs)

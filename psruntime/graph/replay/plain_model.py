@@ -18,8 +18,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
-from psruntime.faults import Place, fate_of
-from psruntime.graph.base.errors import first_line
+from psruntime.faults import Place, fate_of, first_line
 from psruntime.graph.base.graphs import ancestors, uses_of
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.embedding.dynamic_table import noted

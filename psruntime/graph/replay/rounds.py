@@ -12,9 +12,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
 from psruntime.errors import UsageError
-from psruntime.faults import Place, fate_of
+from psruntime.faults import Place, fate_of, first_line
 from psruntime.graph.base.checkpoint_reader import readable
-from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.graphs import model_graph
 from psruntime.graph.base.types import Array, Feed
 from psruntime.graph.buckets.bucket_store import GLOBAL_STEP

@@ -17,7 +17,7 @@ from psruntime.core.members.messages import PsStats, RowCounts
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.plan.buckets import Bucket
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.errors import first_line
+from psruntime.faults import first_line
 from psruntime.graph.base.server import ps_device, start_server
 from psruntime.graph.base.types import Array
 from psruntime.graph.buckets.bucket_store import (

@@ -11,7 +11,8 @@ from functools import partial
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, DivergedError, FolderOwnedError, ReplacedError
-from psruntime.graph.base.errors import LOST_SESSION, Background, await_end, first_line
+from psruntime.faults import first_line
+from psruntime.graph.base.errors import LOST_SESSION, Background, await_end
 from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
 from psruntime.graph.recovery.replicas import Replicas

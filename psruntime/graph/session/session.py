@@ -20,8 +20,8 @@ from tensorflow.python.client.session import _FetchHandler
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import View
 from psruntime.errors import CannotPrepareError, ReplacedError
-from psruntime.faults import Place
-from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost, users_errors
+from psruntime.faults import Place, first_line
+from psruntime.graph.base.errors import LOST_SESSION, or_lost, users_errors
 from psruntime.graph.base.types import Array, Graph, Proto, Session, Tensor
 from psruntime.graph.session.worker_run import ControlPlane, WorkerRun
 

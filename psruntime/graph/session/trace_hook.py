@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.errors import Background, await_end, first_line
+from psruntime.faults import first_line
+from psruntime.graph.base.errors import Background, await_end
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Graph, Proto, Session, Tensor
 from psruntime.graph.session.session import ViewHook

@@ -268,9 +268,6 @@ class AloneControl:
     def no_session(self, assignment: Assignment, why: str) -> None:
         self._job.back_off(f"no session on view {assignment.view.number} of this worker's own: {why}")
 
-    def entered(self, assignment: Assignment) -> None:
-        pass
-
     def is_current(self, assignment: Assignment) -> bool:
         return self._own is not None and assignment.view == self._own.view
 
@@ -279,9 +276,6 @@ class AloneControl:
 
     def wants_checkpoint(self) -> bool:
         return False
-
-    def while_paused(self, act: Callable[[], None]) -> None:
-        pass
 
     def may_step(self, under_way: int = 0) -> bool:
         return self.steps_left > under_way and self._goes_on
@@ -302,33 +296,17 @@ class AloneControl:
     ) -> Action | None:
         return None
 
-    def count_push(self) -> None:
-        pass
-
     def stepped(self, global_step: int) -> None:  # noqa: ARG002
         self.steps_left -= 1
         self._job.stepped(self._global_step)
 
-    def fails(self, reason: str) -> None:
-        pass
-
     def await_end(self, assignment: Assignment) -> Ending:  # noqa: ARG002
         return Ending.OVER
 
-    def saves(self, under_way: bool) -> None:
-        pass
+    def _ignored(self, *_args: object, **_kwargs: object) -> None:
+        """The job does not learn of it."""
 
-    def saved(self, global_step: int) -> None:
-        pass
-
-    def closed_part(self, doing: str = "") -> None:
-        pass
-
-    def closes(self, doing: str) -> None:
-        pass
-
-    def report_finished(self, assignment: Assignment) -> None:
-        pass
+    entered = while_paused = count_push = fails = saves = saved = closed_part = closes = report_finished = _ignored
 
     def back_off(self, why: str) -> None:
         self._job.back_off(why)

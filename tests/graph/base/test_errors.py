@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.errors import first_line
+from psruntime.faults import first_line
 
 HEAD = "Graph execution error:\n\n"
 MADE = "Detected at node 'a' defined at (most recent call last):\n    File \"x.py\", line 8\nNode: 'a'\n"

@@ -8,7 +8,8 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import EXIT_RESTART, DeviceError
-from psruntime.graph.base.errors import device_error, first_line, users_errors
+from psruntime.faults import first_line
+from psruntime.graph.base.errors import device_error, users_errors
 from psruntime.process.gpus import Gpu
 
 HINT = (
