@@ -1,16 +1,13 @@
 """The update of one bucket: its rate, what the optimizer makes of a gradient, the constraint after it, its rows' flags.
 
-Lowers the learning rate of a bucket's update by its staleness, which only its ps has, in the critical section.
+The staleness lowers the learning rate of an update in the critical section, since only the ps has it.  The optimizer is
+made before the section is, and needs a tensor as its rate.  So it has a tensor whose source is replaced by the lowered
+rate once the section computes that.  Where the parameters are computed from sums over all updates, as in Ftrl, all of
+them share the learning rate: half the rate for one update would halve the parameters.  There the gradient is multiplied
+instead.
 
-The optimizer is made before the section is, and needs a tensor as its rate.  So it has a tensor whose source is
-replaced by the lowered rate once the section computes that.
-
-Where the parameters are computed from sums over all updates, as in Ftrl, all of them share the learning rate: half
-the rate for one update would halve the parameters.  There the gradient is multiplied instead.
-
-Which rows on a ps were updated since all of them were last saved, so that a checkpoint can save these alone.
-
-A flag for each row; an update sets those of its rows, in the critical section that it is in.
+A row's flag is set by an update of the row, in the same section: a checkpoint can save those rows alone that were
+updated since all of them were last saved.
 """
 
 from __future__ import annotations

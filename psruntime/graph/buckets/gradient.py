@@ -1,12 +1,10 @@
 """The gradient of a bucket: as a worker pushes it, as it travels, as a ps applies it and keeps it.
 
-How float32 travels between a worker and the ps: as it is, or rounded to half precision on the way; all entries, or
-of a dense gradient the largest.
-
-Masters, slots and sums stay in float32; pulled parameters and pushed gradients are rounded to nearest, once.
-
 The gradient of a flat bucket is dense.  That of a table is sparse: its rows are unique, and a row that a batch looked
 up several times has the sum.  If the model uses the whole table as well, it is dense.
+
+Float32 travels as it is, or rounded to nearest in half precision, once; of a dense gradient all entries or the largest.
+Masters, slots and sums stay in float32.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The folder of the checkpoints: how a new one becomes one of them, and whether every ps sees the folder.
 
-Whether every ps sees a folder of the chief, so that each can write and read its own part of a checkpoint there.
-
-The chief writes a file of random content; each ps reads it, and then writes a copy, which the chief reads.
-
 The file `checkpoint` lists them (listing.py).  A new one is written into a folder of its own,
 `.unfinished-NAME-TOKEN`, moved out of it when it is complete and on the disk, and listed last; so every listed one is
 whole, at any moment.  The leftovers of a process that was killed are removed when the next one is started.
+
+Where every ps sees the folder, each writes and reads its own part of a checkpoint there.  To find out the chief writes
+a file of random content; each ps reads it, and then writes a copy, which the chief reads.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """The checkpoints of a job as an evaluator measures them, and the best of them by a held-out metric.
 
-The best checkpoint by a held-out metric, kept beside the others in `best/`.
-
 Each checkpoint that the chief has written is measured from its files, in a thread of its own: the value belongs to
-exactly these parameters, and the training continues.  `best.json` names the best one, and its value.
-
-Measures each new checkpoint of a job, in an evaluator.  The values are also written beside the checkpoints, as
-summaries of TensorBoard and as lines of JSON.
+exactly these parameters, and the training continues.  The values are also written beside the checkpoints, as summaries
+of TensorBoard and as lines of JSON.  The best one is kept in `best/`, and `best.json` has its name and its value.
 """
 
 from __future__ import annotations

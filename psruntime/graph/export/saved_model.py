@@ -1,10 +1,9 @@
 """Writes a SavedModel of a checkpoint, with the smallest entries of its kernels pruned where the user asks for it.
 
-Magnitude pruning at export: the smallest entries of each kernel become zero.
-
-Han et al. 2015, "Learning both Weights and Connections for Efficient Neural Networks": entries near zero matter least.
-Zhu & Gupta 2017, "To prune, or not to prune", measure the same fraction in every layer, as is done here.  Both continue
-to train afterwards; this is one shot without it, so the fraction that costs nothing is smaller than theirs.
+A pruned entry is zero.  Han et al. 2015, "Learning both Weights and Connections for Efficient Neural Networks": entries
+near zero matter least.  Zhu & Gupta 2017, "To prune, or not to prune", measure the same fraction in every layer, as is
+done here.  Both continue to train afterwards; this is one shot without it, so the fraction that costs nothing is
+smaller than theirs.
 
 A kernel is a trainable variable that a matrix product or a convolution multiplies by.  Unchanged are biases, batch
 norm, the kernels of depthwise convolutions, which have few entries, and tables, whose rows are looked up.

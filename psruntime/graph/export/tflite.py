@@ -1,11 +1,5 @@
 """Converts a SavedModel to a LiteRT model (TensorFlow Lite's format), and makes its file smaller.
 
-Writes a LiteRT model smaller: each vector of numbers once, and without the names of inner tensors.
-
-A quantized model has a zero point (int64) and a scale for every channel of every kernel and of every bias, and all of
-its zero points are 0: TensorFlow's converter writes them again and again.  A flatbuffer may have one vector and many
-references to it.  Names and the converter's notes are left out; those of the signature stay, by which it is called.
-
 quantize "float16": weights are stored as float16, and computed with as float32.
 
 quantize "int8": full-integer quantization after training (Jacob et al. 2018, "Quantization and Training of Neural
@@ -13,6 +7,11 @@ Networks for Efficient Integer-Arithmetic-Only Inference").  Weights are int8, a
 on batches of the training data, biases int32.  An operation without an int8 kernel is computed in float32.  Inputs and
 outputs keep their types, so the signature is that of the SavedModel.  A convolution has a scale for each channel, a
 dense layer one: with a scale for each of its units a small one would be a third larger.
+
+A quantized model has a zero point (int64) and a scale for every channel of every kernel and of every bias, and all of
+its zero points are 0: TensorFlow's converter writes them again and again.  A flatbuffer may have one vector and many
+references to it, so each is written once.  Names and the converter's notes are left out; those of the signature stay,
+by which it is called.
 
 Operations that LiteRT lacks are refused, not left as TensorFlow's own ("select TF ops"): no runtime from PyPI runs
 those, so such a model could not be measured.

@@ -145,7 +145,7 @@ class AsyncLoop:
         return True
 
     def _next_batch(self) -> list[Array] | None:
-        """None: others hold all shards that are left; the next call waits for one a while."""
+        """None: others have all shards that are left; the next call waits for one a while."""
         waited = self._waits_for_shard
         if waited and not self._under_way:
             self._control_plane.waits_for_shard(self._why_none, no_step_under_way=True)  # before it is waited for

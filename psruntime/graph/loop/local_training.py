@@ -3,11 +3,8 @@
 They are steps of mode async, with the job's own plan, guard and optimizers; no other worker pushes to these ps.  What
 has changed in the end, what the variables were less what they are, is kept like a gradient, for the round of mode sync
 in which all workers put their changes together.  What optimizers keep beside the variables is not put together: that on
-the ps of the job stays as it is.
-
-A worker's part in local rounds: it trains by itself, and contributes what that has changed.
-
-What it has kept is pushed again, as in other rounds, when the attempt became void.  In another view it trains anew.
+the ps of the job stays as it is.  What is kept is pushed again, as in other rounds, when the attempt became void.  In
+another view the worker trains anew.
 
 Averaging once: Zinkevich, Weimer, Smola and Li, Parallelized stochastic gradient descent, NIPS 2010.  Its weights:
 McMahan, Moore, Ramage, Hampson and Aguera y Arcas, Communication-efficient learning of deep networks from decentralized
@@ -166,7 +163,7 @@ class LocalTraining:
 
 
 class _Carried:
-    """Prepares the worker's own ps with what those of the job hold, and tells how they differ in the end.
+    """Prepares the worker's own ps with what those of the job hold, and computes how they differ in the end.
 
     runner: has the session with the ps of the job.
     """
@@ -176,8 +173,8 @@ class _Carried:
 
     def run(self, session: Session, assignment: Assignment) -> Prepared:
         prepared = self._preparation.run(session, assignment)
-        for portion in self._ps_values.chunks():
-            self._own.write(session, portion, self._read(portion))
+        for chunk in self._ps_values.chunks():
+            self._own.write(session, chunk, self._read(chunk))
         return prepared
 
     def require(self, session: Session, assignment: Assignment) -> None:
@@ -187,15 +184,15 @@ class _Carried:
         """What the parameters of a bucket were less what they are; by_rows: only rows that differ, and their numbers,
         int64."""
         values, numbers = [], []
-        for portion in self._ps_values.chunks(bucket):
-            change = self._read(portion) - self._own.read(own_session, portion)
+        for chunk in self._ps_values.chunks(bucket):
+            change = self._read(chunk) - self._own.read(own_session, chunk)
             if by_rows:
                 rows = np.flatnonzero(change.reshape(len(change), -1).any(axis=1))
-                numbers.append(portion.first + rows)
+                numbers.append(chunk.first + rows)
                 change = change[rows]
             values.append(change)
         arrays = [values, numbers] if by_rows else [values]
-        return [np.concatenate(portions) if len(portions) > 1 else portions[0] for portions in arrays]
+        return [np.concatenate(chunks) if len(chunks) > 1 else chunks[0] for chunks in arrays]
 
     @property
     def global_step(self) -> int:
@@ -206,9 +203,9 @@ class _Carried:
         """Runs something on the ps of the job."""
         return _or_lost(self._runner.session.run, fetches, feed)
 
-    def _read(self, portion: Chunk) -> Array:
+    def _read(self, chunk: Chunk) -> Array:
         """From the ps of the job."""
-        return _or_lost(self._ps_values.read, self._runner.session, portion)
+        return _or_lost(self._ps_values.read, self._runner.session, chunk)
 
 
 class _JobsSessionLostError(Exception):
@@ -228,7 +225,7 @@ def _or_lost(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _silent(event: str, **facts: object) -> None:
-    """What a job tells of its views and sessions is not said of those of a worker alone."""
+    """The log of views and sessions: those of a worker alone have no lines."""
 
 
 class LocalRounds:
@@ -240,7 +237,7 @@ class LocalRounds:
         self._kept_for: tuple[Assignment, int] | None = None  # and the first attempt of the round
 
     def contribute(self, session: Session, assignment: Assignment, action: Action, runs: RoundRuns) -> Pushed | None:
-        """Does what the turn says; None: the next turn says what follows."""
+        """Carries out the action.  Returns None if the next action is to follow without a report."""
         if self._kept_for != (assignment, action.opened):
             self._kept_for, self.trained = None, self._training.train(session, assignment, action.round)
             if self.trained is None:

@@ -1,6 +1,6 @@
 """The batches of a worker in mode sync, and the runs of a round that need none.
 
-With data shards there may be none: others hold the rest of the epoch.  A round must not wait for that, because those
+With data shards there may be none: others have the end of the epoch.  A round must not wait for that, because those
 others may wait for the round.  So a worker without a batch says so instead, and takes no part in rounds until it has
 one.
 """
@@ -50,7 +50,7 @@ class NoBatchError(Exception):
 class RoundBatches:
     """Batches of `inputs`, in order.
 
-    shares: whether a batch has as many examples as is said, instead of its own batch size; not for data shards.
+    shares: whether a batch has as many examples as the action has, instead of its own batch size; not for data shards.
     """
 
     def __init__(self, inputs: InputStream, shares: bool = False) -> None:

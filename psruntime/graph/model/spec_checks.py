@@ -1,6 +1,4 @@
-"""Checks of a model in its scratch graph: its kinds of variables, and what model_fn returned.
-
-Kinds of variables that a model makes, and where each is kept.
+"""Checks of a model in its scratch graph: what model_fn returned, and its kinds of variables with the place of each:
 
 trainable                       a bucket on the ps, changed by updates
 the global step                 psruntime's own, on ps 0; read only

@@ -193,7 +193,7 @@ class ChangeLog:
     def noting(self, update: Update, is_by_entry: bool) -> Update:
         """The update of the bucket, which notes what it changes.
 
-        is_by_entry: whether it changes those entries alone that the gradient names; if not, everybody will be sent all.
+        is_by_entry: whether it changes those entries alone that the gradient names; if not, each worker is sent all.
         """
 
         def noted(gradient: BucketGradient) -> Op:

@@ -1,16 +1,15 @@
 """The guard: decides about one bucket's update on its ps, under the bucket's mutex, and counts what became of it.
 
-Which pushes of a worker a bucket has accepted, though several are under way and may arrive in any order.
-
-The window against replays of IPsec (RFC 4303, section 3.4.3): the highest sequence number so far, and a bit for each
-of those up to it.  What is older than the window counts as accepted; a worker never has that many under way.
-
 Reading the version, deciding, updating, version += 1 and the ledger are one critical section: without the mutex, of
 345 concurrent updates 154 slipped over their limit.  It is entered only when everything that comes from
 the worker has arrived, so a worker that dies in the middle of a step delays no other.
 
 A refused gradient becomes a dead tensor (Switch): the update and whatever the optimizer does after it do
 not run, an exact no-op for this bucket alone.
+
+Several pushes of a worker are under way, and may arrive in any order.  Which of them a bucket has accepted it knows by
+the window against replays of IPsec (RFC 4303, section 3.4.3): the highest sequence number so far, and a bit for each of
+those up to it.  What is older than the window counts as accepted; a worker never has that many under way.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """The rounds of mode sync on one bucket: the sum of the contributions, one worker's contribution, and the close.
 
-The sum of gradients that name rows: they are kept as they come, one after the other, and added up once, when the sum
-is applied.
-
-To add each to the sum of those before would make all rows unique anew each time, quadratic in the workers of a round.
-
 TensorFlow's ConditionalAccumulator is not used: it counts the repeat of a push twice, cannot be read (the joint norm is
 needed before anything is applied), blocks when it is empty, and a gradient that was taken out of it is lost with
 the run that took it.  Here the sum stays until the next attempt begins, so an interrupted close is simply repeated.
+
+Gradients that name rows are kept as they come, one after the other, and added up once, when the sum is applied: to add
+each to the sum of those before would make all rows unique anew each time, quadratic in the workers of a round.
 
 A close may be interrupted anywhere, and others close the same round too: a bucket that has applied the attempt is
 passed over.  The intent is written before the update and the attempt after it, so a bucket whose update was cut off
@@ -99,7 +97,7 @@ class RowSum:
         return [self._counted(in_place, only_if(fits, end)), moved]
 
     def _moved(self, more: BucketGradient, count: Tensor) -> Op:
-        """An operation that holds all rows, in room for twice those before, or for all if that is more.
+        """An operation that keeps all rows, in room for twice those before, or for all if that is more.
 
         Dead if those that come are.
         """

@@ -1,14 +1,9 @@
 """Gives every variable on the ps the model's own initial value.
 
-The initial values of large tables of groups: each ps makes its own rows, in chunks.
-
-So no process has a table as a whole, and no row is sent.  A ps draws the numbers of all rows of a chunk and keeps its
-own: a row is the same for any number of ps.
-
-Assigns every variable on the ps the model's own initial value.
-
 Values that are computed from other variables are assigned after these.  Values of one run that depend on the same
-random numbers share them.  A table's value is computed on a ps; that of a large one where its rows are.
+random numbers share them.  A table's value is computed on a ps.  Of a large table in a group each ps makes its own
+rows, in chunks, so no process has the table as a whole, and no row is sent.  A ps draws the numbers of all rows of a
+chunk and keeps its own: a row is the same for any number of ps.
 The chief reads values of checkpoints that model_fn names before any value that depends on them is computed.
 """
 

@@ -1,6 +1,4 @@
-"""Replicas: what each ps holds, copied to the next ps, so that the loss of one is made good without a disk.
-
-Replicas: the variables of each ps, copied to the next ps, so that a lost ps is restored without a disk.
+"""Replicas: the variables of each ps, copied to the next ps, so that a lost ps is restored without a disk.
 
 A copy has two halves.  `begin` copies every bucket on its own ps, under its mutex: the training pauses only for that.
 `send` and `finish` copy these to the next ps while it continues, and note there that they are complete.  In mode sync

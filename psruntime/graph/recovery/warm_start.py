@@ -1,15 +1,12 @@
 """Values from checkpoints of other models: of a warm start, and of initial values that model_fn takes from them.
 
-Assigns variables on the ps the initial values that model_fn reads from checkpoints (graph/model/pretrained.py).
-
 The chief reads them in chunks, also for tables and for the parts of large variables, so none is whole in a process.
+The variables of model_fn note where their values are (graph/model/pretrained.py).
 
-A warm start: variables of a new job start with the values of a checkpoint of another model.
-
-As `tf.estimator.WarmStartSettings`, but for two things: variables that are not trained, such as moving averages, are
-read too, and one that the checkpoint does not have keeps its own initial value.  Slots of optimizers and the global
-step are not read.  Values overwrite the initial ones whenever these are assigned: at the start, and once more where a
-ps was lost before there was a checkpoint.  Of a folder the chief reads the checkpoint that is newest then.
+A warm start is as `tf.estimator.WarmStartSettings`, but for two things: variables that are not trained, such as moving
+averages, are read too, and one that the checkpoint does not have keeps its own initial value.  Slots of optimizers and
+the global step are not read.  Values overwrite the initial ones whenever these are assigned: at the start, and once
+more where a ps was lost before there was a checkpoint.  Of a folder the chief reads the checkpoint that is newest then.
 """
 
 from __future__ import annotations

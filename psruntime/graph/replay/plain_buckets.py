@@ -1,8 +1,7 @@
 """The buckets of a plan in plain TensorFlow: the user's optimizer updates each as a whole, as on its ps.
 
-The model's variables then read it.
-
-Gradients are summed in NumPy, and rounded as the training rounds them: float32 additions in the same order.
+The model's variables then read it.  Gradients are summed in NumPy, and rounded as the training rounds them: float32
+additions in the same order.
 """
 
 from __future__ import annotations

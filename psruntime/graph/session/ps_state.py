@@ -127,7 +127,7 @@ class PsState:
         return self._ledgers is not None
 
     def read(self) -> tuple[PsStats, int]:
-        """(sums over the buckets, global step); the step is 0 on a ps that does not hold it, or has no buckets."""
+        """(sums over the buckets, global step); the step is 0 on a ps that does not have it, or has no buckets."""
         if self._ledgers:
             return self._ledgers.read()
         return PsStats(bytes_held=int(self._session.run(self._bytes))), 0

@@ -216,7 +216,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             ModeChangedError: the job's mode needs another graph.
         """
         while True:
-            if not self._control_plane.is_chief():  # which says first that it is at it
+            if not self._control_plane.is_chief():  # which reports first that it prepares
                 self._require_mode()
             assignment = self._control_plane.await_view()
             self._require_mode()

@@ -1,18 +1,15 @@
 """The training graph of a worker, as handles, with the marks within its step and the runs that make it ready.
 
-Marks within a step: when its variables are on the worker, and when its gradients are.
+It is built once (build.py); the sessions on it come and go with the views.
 
-A mark reads the clock once others have run, and nothing waits for it.  So pulls and computation overlap as before: what
-is computed before the last variable is there counts as part of the pull.
-
-Built once (build.py); the sessions on it come and go with the views.
-
-Runs that make a session ready for steps: they fail before they have done anything.
+A mark is the time at which a step's variables, or its gradients, are on the worker.  It reads the clock once others
+have run, and nothing waits for it.  So pulls and computation overlap as before: what is computed before the last
+variable is there counts as part of the pull.
 
 The first run of a step in a session takes up to a second and more: TensorFlow rewrites the graph, and registers its
-parts at each server.  It does so whatever the run is fed.  So these are fed headers that are no push
-(step_messages.py), and each operation that would leave a trace on the worker waits until the header was checked.
-Of a ps it reads no more than its variables: everything else there waits for the header.
+parts at each server.  It does so whatever the run is fed.  So a run that makes a session ready is fed headers that are
+no push (step_messages.py), and each operation that would leave a trace on the worker waits until the header was
+checked, which fails.  Of a ps it reads no more than its variables: everything else there waits for the header.
 """
 
 from __future__ import annotations
@@ -77,7 +74,7 @@ class LocalRoundGraph:
 
 @dataclass(frozen=True)
 class RoundGraph:
-    """The runs of a round that need no batch.  Lists have one entry per ps, unless said otherwise.
+    """The runs of a round that need no batch.  Lists have one entry per ps, unless stated otherwise.
 
     stores: every bucket, the global step's included.
     request: fed to all runs; a step is fed it too, with the round that it closes.
