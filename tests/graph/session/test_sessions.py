@@ -1,4 +1,4 @@
-"""How a session on a view is opened: its cluster, and whether TensorFlow rewrites what it runs."""
+"""Sessions: what a worker opens on a view, and what a ps does to its own state, without a worker."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.messages import Assignment
 from psruntime.core.members.view import PsEntry, View
+from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.session import session
 from psruntime.graph.session.session import ViewSessionCreator, WorkerServer, open_session
+from tests.support.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.optimised
 
@@ -61,3 +63,20 @@ def test_only_what_prepares_a_view_is_run_as_it_is_built(configs: list[Any]) -> 
     creator = ViewSessionCreator(graph, control_plane, preparation, lambda *_, **__: None, opens, lambda _: None)
     creator.create_session()
     assert [is_rewritten(config) for config in configs] == [False, True]
+
+
+def test_a_session_is_cleared_by_its_index_and_no_other_is() -> None:
+    cluster = LocalCluster(1)
+    with tf1.Graph().as_default() as graph, tf1.device("/job:ps/task:0"):
+        one = tf1.random.uniform([])
+    session = cluster.session(graph)
+    session.run(one)
+    assert cluster.states[0].clear_session(5) == ""
+    session.run(one)
+    assert cluster.states[0].clear_session(0) == ""
+    with pytest.raises(LOST_SESSION):
+        session.run(one)
+    session.close()
+    with cluster.session(graph) as again:
+        again.run(one)
+    cluster.states[0].write_admitted({0: 7}, None)  # the ps's own session is still there
