@@ -76,7 +76,7 @@ class AsyncLoop:
         self._creator = creator
         self._runner = runner
         self._view = view
-        self._threads = StepThreads(run.job.pipeline)
+        self._threads = _Threads(run.job.pipeline)
         self._on_step = on_step
         self._has_stopped = has_stopped
         self._on_update = run.observers.on_update
@@ -248,7 +248,7 @@ def _read(fetched: dict[str, Any], examples: int, times: StepTimes) -> StepResul
     )
 
 
-class StepThreads:
+class _Threads:
     """Threads that run steps beside each other; with a `count` of 1, a step runs in the caller's thread.
 
     They are daemons: whatever they hang in, the process can end.

@@ -102,7 +102,7 @@ class LocalTraining:
         def train(step_context: tf1.train.MonitoredSession.StepContext) -> Trained | None:  # noqa: ARG001 - its session is not the newest in a repeat
             try:
                 return self._train(assignment, end)
-            except _JobsSessionLostError as lost:
+            except _JobLostError as lost:
                 raise lost.error from None  # the session is opened anew, and this is called again
 
         trained: Trained | None = session.run_step_fn(train)
@@ -208,7 +208,7 @@ class _Carried:
         return _or_lost(self._ps_values.read, self._runner.session, chunk)
 
 
-class _JobsSessionLostError(Exception):
+class _JobLostError(Exception):
     """The session with the ps of the job is lost, which is not that with the worker's own."""
 
     def __init__(self, error: Exception) -> None:
@@ -221,7 +221,7 @@ def _or_lost(call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except LOST_SESSION as error:
-        raise _JobsSessionLostError(error) from error
+        raise _JobLostError(error) from error
 
 
 def _silent(event: str, **facts: object) -> None:

@@ -32,7 +32,7 @@ from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.graph.session.ps_state import PrivatePs
 from psruntime.graph.session.session import LocalInitialiser, WorkerServer, open_session
-from psruntime.graph.step.train_graph import StepWarmUp, TrainGraph
+from psruntime.graph.step.train_graph import TrainGraph, step_warm_up
 from psruntime.observe.log import first_line_of
 
 PUSHES = "pushes"  # the steps of all modes but sync
@@ -79,13 +79,14 @@ class LoopGraph:
         checkpoints = Checkpoints(train, job.checkpoint_dir, job.keep, index, owner)
         replicas = Replicas(train) if job.replicate_every else None
         preparation = Preparation(train, checkpoints, replicas, index, job, log, sharded, warm_start)
-        initialise, step = LocalInitialiser(train.graph), StepWarmUp(train)
+        initialise, step = LocalInitialiser(train.graph), step_warm_up(train)
 
         def warm_up(session: Session) -> None:
             for fetches in (preparation.flags, train.model.worker_copies.stamps, train.read_step):
                 session.run(fetches)
             initialise.warm_up(session)
-            step.run(session)
+            if step:
+                step(session)
 
         sessions = WarmSessions(train.graph, warm_up, preparation.warm_up)
         return cls(train, checkpoints, replicas, preparation, initialise, sessions)

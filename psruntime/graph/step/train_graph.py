@@ -15,6 +15,7 @@ checked, which fails.  Of a ps it reads no more than its variables: everything e
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -191,34 +192,32 @@ _READS = frozenset(
 )
 
 
-class StepWarmUp:
-    """That of a training graph, in which no session has run yet.
+def step_warm_up(graph: TrainGraph) -> Callable[[Session], None] | None:
+    """What makes a session ready for the steps of a training graph, in which no session has run yet.
 
-    is_possible: not where the model's loop over operations of TensorFlow (tf.while_loop) leaves traces.
+    None where the model's loop over operations of TensorFlow (tf.while_loop) leaves traces.
     """
+    requests = [graph.request, *([graph.rounds.request] if graph.rounds else [])]
+    runs = [(graph.step, graph.fed)]
+    if graph.rounds:
+        runs += [graph.rounds.runs["contribute"], graph.rounds.runs["close"]]
+    no_pushes = {request.fed: request.no_push for request in requests}
+    needed = ancestors(request.checked for request in requests)
+    run = ancestors(tf1.nest.flatten(graph.step)) - needed
+    leaving = [op for op in run if not _is_on_ps(op) and _leaves_a_trace(op)]
+    if any(map(_is_in_loop, leaving)):
+        return None
+    for op in leaving:
+        op._add_control_input(graph.request.checked)
 
-    def __init__(self, graph: TrainGraph) -> None:
-        requests = [graph.request, *([graph.rounds.request] if graph.rounds else [])]
-        self._runs = [(graph.step, graph.fed)]
-        if graph.rounds:
-            self._runs += [graph.rounds.runs["contribute"], graph.rounds.runs["close"]]
-        self._requests = {request.fed: request.no_push for request in requests}
-        needed = ancestors(request.checked for request in requests)
-        run = ancestors(tf1.nest.flatten(graph.step)) - needed
-        leaving = [op for op in run if not _is_on_ps(op) and _leaves_a_trace(op)]
-        self.is_possible = not any(map(_is_in_loop, leaving))
-        for op in leaving if self.is_possible else ():
-            op._add_control_input(graph.request.checked)
-
-    def run(self, session: Session) -> None:
-        """Makes the session ready, as far as that is possible."""
-        if not self.is_possible:
-            return
-        for fetches, fed in self._runs:
-            values = [self._requests.get(tensor, _any_value(tensor)) for tensor in fed]
+    def warm_up(session: Session) -> None:
+        for fetches, fed in runs:
+            values = [no_pushes.get(tensor, _any_value(tensor)) for tensor in fed]
             with suppress(tf1.errors.OpError):
                 session.calling(fetches, fed)(*values)
                 raise AssertionError("a run that is no push has ended well")
+
+    return warm_up
 
 
 def _is_on_ps(op: Op) -> bool:
