@@ -173,6 +173,11 @@ def assign_rows(handle: Tensor, start: Tensor | int, value: Tensor) -> Op:
         return tf1.raw_ops.ResourceStridedSliceAssign(ref=handle, begin=begin, end=end, strides=one, value=value)
 
 
+def write_rows(variable: Variable, rows: Tensor, values: Tensor) -> Op:
+    """An operation that assigns these rows of a variable, an integer [] or [rows], the values."""
+    return tf1.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)
+
+
 def move(read: Tensor, handle: Tensor, shape: tuple[int, ...]) -> list[Op]:
     """Operations that assign the variable of `handle`, of this shape, the value `read`, which is on another device.
 

@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
+from psruntime.graph.base.variable_values import write_rows
 
 _APPLY = "_resource_apply_sparse_duplicate_indices"
 PACKET = 16  # entries, the most that a processor computes at once: rows of whole packets are rounded alike in any order
@@ -52,7 +53,7 @@ def _of_adagrad(optimizer: Optimizer, apply: Callable[..., Op]) -> Callable[...,
         rate = tf1.cast(optimizer._learning_rate_tensor, gradient.dtype)
         squares = accumulator.sparse_read(indices) + gradient * gradient
         rows = variable.sparse_read(indices) - gradient * rate * tf1.rsqrt(squares)
-        return tf1.group(_write(accumulator, indices, squares), _write(variable, indices, rows))
+        return tf1.group(write_rows(accumulator, indices, squares), write_rows(variable, indices, rows))
 
     return by_rows
 
@@ -93,10 +94,6 @@ def _of_adam(optimizer: Optimizer, apply: Callable[..., Op]) -> Callable[..., Op
         return tf1.group(moved, m_written, v_written)
 
     return of_all_rows
-
-
-def _write(variable: Variable, indices: Tensor, rows: Tensor) -> Op:
-    return tf1.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=rows)
 
 
 @dataclass(frozen=True)

@@ -84,10 +84,7 @@ class TablePart:
     def assign(self, rows: Tensor, values: dict[str, Tensor]) -> list[Op]:
         """Operations that assign these rows of the variables, int64 [rows], the values, as `values` returns them."""
         given = {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
-        return [
-            tf1.raw_ops.ResourceScatterUpdate(resource=self.kept[name].handle, indices=rows, updates=value)
-            for name, value in given.items()
-        ]
+        return [variable_values.write_rows(self.kept[name], rows, value) for name, value in given.items()]
 
 
 def table_parts(graph: TrainGraph) -> list[TablePart]:

@@ -15,6 +15,7 @@ from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.errors import UsageError
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Tensor, Variable
+from psruntime.graph.base.variable_values import write_rows
 from psruntime.graph.buckets.apply import Update
 from psruntime.graph.buckets.bucket_store import BucketStore, ps_variable
 from psruntime.graph.buckets.gradient import BucketGradient, Wire
@@ -142,10 +143,10 @@ class IdRows:
         placed = self.rows.make_room(tf1.gather(sets, wanted), clock)
         positions, rows = tf1.gather(wanted, placed.positions), _rows(placed.places)
         new_ids = tf1.gather(ids, positions)
-        made = [_scattered(self._store.master, rows, self._initial(new_ids))]
+        made = [write_rows(self._store.master, rows, self._initial(new_ids))]
         for slot, row in fresh:
             shape = tf1.concat([tf1.shape(rows), tf1.shape(row)], axis=0)
-            made.append(_scattered(slot, rows, tf1.broadcast_to(row, shape)))
+            made.append(write_rows(slot, rows, tf1.broadcast_to(row, shape)))
         made.append(scattered(self.seen, placed.places, tf1.gather(seen, placed.positions)))
         with tf1.control_dependencies(made):
             entered = self.rows.enter(new_ids, placed.places, clock)
@@ -258,10 +259,6 @@ def _all_but(positions: Tensor, ids: Tensor) -> Tensor:
 
 def _rows(places: Tensor) -> Tensor:
     return places[:, 0] * WAYS + places[:, 1]
-
-
-def _scattered(variable: Variable, rows: Tensor, values: Tensor) -> Op:
-    return tf1.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)
 
 
 def _added(variable: Variable, cells: Tensor) -> Op:

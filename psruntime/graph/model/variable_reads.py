@@ -23,7 +23,7 @@ from psruntime.core.plan.packing import ALIGNED_BYTES
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.server import ps_device, worker_cpu, worker_device
 from psruntime.graph.base.types import DType, Op, Tensor, Variable
-from psruntime.graph.base.variable_values import worker_variable
+from psruntime.graph.base.variable_values import worker_variable, write_rows
 from psruntime.graph.buckets.apply import Update
 from psruntime.graph.buckets.bucket_store import BucketStore, ps_variable
 from psruntime.graph.buckets.gradient import BucketGradient, Wire, unpacked
@@ -234,11 +234,8 @@ class ChangeLog:
             return tf1.concat([tf1.bitcast(ended, tf1.int32), sent], 0), tf1.raw_ops.Merge(inputs=[some, every]).output
 
     def _write(self, start: Tensor, indices: Tensor) -> Op:
-        return tf1.raw_ops.ResourceScatterUpdate(
-            resource=self._indices.handle,
-            indices=self._places(start, tf1.size(indices, out_type=tf1.int64)),
-            updates=tf1.cast(indices, tf1.int32),
-        )
+        places = self._places(start, tf1.size(indices, out_type=tf1.int64))
+        return write_rows(self._indices, places, tf1.cast(indices, tf1.int32))
 
     def _places(self, start: Tensor, count: Tensor) -> Tensor:
         return tf1.mod(start + tf1.range(count), self._size)

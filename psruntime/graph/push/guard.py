@@ -29,6 +29,7 @@ from psruntime.core.accounting.accounts import (
 )
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import DType, Op, Tensor
+from psruntime.graph.base.variable_values import write_rows
 from psruntime.graph.buckets.apply import StalenessWeight, Update
 from psruntime.graph.buckets.bucket_store import (
     ACCEPTED,
@@ -226,4 +227,4 @@ def record_push(store: BucketStore, control: PsControl, push: Push, last_push: l
     arrived = last_push[ARRIVED] + numbers(1)
     this_push = tf1.stack([push.origin, highest, window, last_push[ACCEPTED] + numbers(1), arrived])
     row = tf1.where(accepted, this_push, tf1.stack([*last_push[:ARRIVED], arrived]))
-    return tf1.raw_ops.ResourceScatterUpdate(resource=store.pushed.handle, indices=push.worker, updates=row)
+    return write_rows(store.pushed, push.worker, row)

@@ -22,6 +22,7 @@ from psruntime.core.accounting.accounts import APPLIED, NOT_FINITE, PENDING, REC
 from psruntime.core.rounds.contribution import BucketRound, Outcome
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import DType, Op, Tensor, Variable
+from psruntime.graph.base.variable_values import write_rows
 from psruntime.graph.buckets.apply import Update
 from psruntime.graph.buckets.bucket_store import BucketStore, PsControl, ps_variable
 from psruntime.graph.buckets.gradient import BucketGradient, GradientStore, summed, summing
@@ -90,7 +91,7 @@ class RowSum:
         more = gradient.with_values(times(gradient.values, tf1.cast(factor, self.dtype)))
         behind, places = gradient_if(fits, more), only_if(fits, tf1.range(begin, end))
         in_place = [
-            tf1.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=places, updates=rows)
+            write_rows(variable, places, rows)
             for variable, rows in zip(self._rows.variables, behind.tensors, strict=True)
         ]
         moved = self._moved(gradient_if(tf1.logical_not(fits), more), begin)

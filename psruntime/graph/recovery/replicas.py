@@ -227,9 +227,7 @@ class _NotesOfPs:
             self.notes = ps_variable(f"replicas/{name}", [BUFFERS, 2])
             self.buffer = tf1.placeholder(tf1.int64, [], name=f"{name}/buffer")
             self.note = tf1.placeholder(tf1.int64, [2], name=f"{name}/note")
-            self.write = tf1.raw_ops.ResourceScatterUpdate(
-                resource=self.notes.handle, indices=self.buffer, updates=self.note
-            )
+            self.write = variable_values.write_rows(self.notes, self.buffer, self.note)
             self.value = self.notes.read_value()
         fence.guard(ps, [self.write])
 
