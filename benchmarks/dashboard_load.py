@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.coordinator import JOIN_S, core_s, losses
 from benchmarks.processes import cpu_s, lines, processes
-from psruntime.pages.server import KINDS
+from psruntime.dashboard.server import KINDS
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 
 QUICK = {"seconds": 8.0}

@@ -7,7 +7,7 @@ These are COUNT of the job's workers, from index FIRST on; those of index 0 brin
 
 Each worker has a connection of its own and behaves on it as a real one: it asks for the job's settings, joins, has a
 heartbeat under way nearly all the time, as chief reports the view prepared, and in mode bounded reports its clock when
-psruntime.core.clocks.report_schedule says so.  Its steps take 1/RATE s, give or take a fifth.
+psruntime.core.clocks.clocks says so.  Its steps take 1/RATE s, give or take a fifth.
 
 Prints `joined` once all workers step, and WARM_UP_S later measures for S seconds; then one line of JSON: the answer
 times in milliseconds by kind of call, how late this process was itself, what failed, the largest lead, and the steps.
@@ -31,8 +31,7 @@ import grpc
 
 from benchmarks.coordinator_service import a_job
 from psruntime.config import JobConfig
-from psruntime.core.clocks.clocks import ClockAnswer
-from psruntime.core.clocks.report_schedule import ReportSchedule
+from psruntime.core.clocks.clocks import ClockAnswer, ReportSchedule
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Assignment, Join, NotYet, Prepared, PsBeat, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase

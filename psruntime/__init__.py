@@ -8,7 +8,7 @@ A model module needs `ModelSpec`, and `Context` for its annotations.  A script w
 
 from typing import TYPE_CHECKING, Any
 
-from psruntime.cluster.of_script import cluster_task
+from psruntime.launch.tf_config import cluster_task
 from psruntime.model import Context, ModelSpec
 
 if TYPE_CHECKING:

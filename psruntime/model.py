@@ -12,7 +12,7 @@ from typing import Any
 
 from psruntime.config.settings import suggestion
 from psruntime.errors import UsageError
-from psruntime.usercode import blame
+from psruntime.faults import blame
 
 TRAIN = "train"
 EVAL = "eval"

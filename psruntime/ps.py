@@ -30,12 +30,11 @@ from psruntime.observe.outputs import entry
 from psruntime.observe.rounds_log import RoundsLog
 from psruntime.process import flags
 from psruntime.process.process import Process, run, usage_error
-from psruntime.rpc.client.context import ClientContext
-from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import fetch_job
-from psruntime.rpc.security.credentials import Security, load_security
+from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorClient
+from psruntime.rpc.client.join import fetch_job
 from psruntime.rpc.server.rpc_server import RpcServer, serve_health
 from psruntime.rpc.server.servicer import CoordinationServicer
+from psruntime.rpc.wire.credentials import Security, load_security
 
 if TYPE_CHECKING:
     from psruntime.ps_member import PsMember
@@ -146,7 +145,7 @@ def _joined(
     context = ClientContext(client, job, process.stop, process.log)
     ps = PsMember(where, context, process, host, f"{host}:{server.port}")
     if endpoint:
-        from psruntime.metrics.families import of_job, of_ps  # and prometheus_client, for --metrics-port alone
+        from psruntime.observe.metrics import of_job, of_ps  # and prometheus_client, for --metrics-port alone
 
         endpoint.add(of_ps(where.index, ps.stats))
         if where.index == 0:

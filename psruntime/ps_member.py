@@ -13,7 +13,7 @@ from psruntime.config.process import ProcessConfig
 from psruntime.core.accounting.accounts import ledger_facts
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, LeaveKind, PsBeat, PsStats
-from psruntime.core.members.past import Past
+from psruntime.core.members.view import Past
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.recovery.recovery import SessionCleanup
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
@@ -21,12 +21,11 @@ from psruntime.graph.base.environment import tensorflow_version
 from psruntime.graph.base.server import start_server
 from psruntime.graph.checkpoint.listing import newest_step
 from psruntime.graph.session.ps_state import PsState
-from psruntime.network.connections import all_but
-from psruntime.network.links import Links
+from psruntime.network.connections import Links, all_but
 from psruntime.observe.meter import TrafficMeter
 from psruntime.process.machine import this_machine
 from psruntime.process.process import Process
-from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.client.coordinator_client import ClientContext
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 

@@ -15,8 +15,7 @@ from psruntime.config import JobConfig
 from psruntime.config.process import SecurityConfig, WorkerConfig
 from psruntime.config.settings import settings_of
 from psruntime.errors import UsageError
-from psruntime.launch.children import END_S, PROG
-from psruntime.launch.processes import LauncherConfig, LocalJob
+from psruntime.launch.children import END_S, PROG, LauncherConfig, LocalJob
 from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
 from psruntime.observe.outputs import entry

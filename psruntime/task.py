@@ -18,15 +18,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask
-from psruntime.cluster.sources import ClusterConfig, find_task
 from psruntime.config import JobConfig
-from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.process import EvaluatorConfig, ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.config.settings import as_flags
-from psruntime.core.plan.packing import LIGHT_BYTES
+from psruntime.core.plan.plan import LIGHT_BYTES
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
-from psruntime.evaluation.settings import EvaluatorConfig
+from psruntime.launch.cluster_task import EVALUATOR, PS, WORKER, ClusterTask
 from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, ColocatedPs, code_of_both
+from psruntime.launch.sources import ClusterConfig, find_task
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.observe.outputs import entry
 from psruntime.process import flags
@@ -73,7 +72,7 @@ def _report_usage(words: Sequence[str], reason: str) -> None:
         task = find_task(cluster, os.environ, ps, is_own_host, arguments.colocate_ps)
         if task.role == WORKER:
             from psruntime.rpc.client.join import report_usage  # gRPC is not needed otherwise
-            from psruntime.rpc.security.credentials import load_security
+            from psruntime.rpc.wire.credentials import load_security
 
             report_usage(task.coordinator, load_security(flags.security_config(arguments)), task.index, reason)
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from psruntime.config import JobConfig
 from psruntime.config.job import as_started_so
 from psruntime.config.schedule import SYNC
-from psruntime.core.accounting.update_outcome import SentUpdate
+from psruntime.core.accounting.accounts import SentUpdate
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, LeaveKind, WorkerStats
-from psruntime.core.members.past import Past
-from psruntime.core.members.view import Phase, over_error
+from psruntime.core.members.view import Past, Phase, over_error
 from psruntime.errors import (
     EXIT_DONE,
     JobDoneError,
@@ -27,7 +26,6 @@ from psruntime.errors import (
     StopRequested,
     UsageError,
 )
-from psruntime.evaluation.history import text_of
 from psruntime.graph.base.environment import tensorflow_version
 from psruntime.graph.base.server import gpu_count, start_server
 from psruntime.graph.checkpoint.listing import newest_step
@@ -38,20 +36,19 @@ from psruntime.graph.loop.training_loop import FinalEvaluation, TrainingLoop
 from psruntime.graph.model.evaluate import Measuring, logged, require_time
 from psruntime.graph.session.session import ModeChangedError, WorkerServer, open_session
 from psruntime.graph.session.worker_run import Observers, StepResult, WorkerRun
-from psruntime.network.links import WorkerLinks
+from psruntime.network.connections import WorkerLinks
+from psruntime.observe.evaluations import text_of
 from psruntime.observe.log import first_line_of
 from psruntime.observe.meter import TrafficMeter
-from psruntime.process.gpus import OwnMemory
-from psruntime.process.machine import this_machine
+from psruntime.process.machine import OwnMemory, this_machine
 from psruntime.process.process import Process
-from psruntime.rpc.client.context import ClientContext
-from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorClient
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.worker.worker_membership import worker_membership
 
 if TYPE_CHECKING:
-    from psruntime.metrics.endpoint import Endpoint
-    from psruntime.metrics.worker_metrics import WorkerMetrics
+    from psruntime.observe.metrics import Endpoint
+    from psruntime.observe.worker_metrics import WorkerMetrics
 
 AFTER_STOP_S = 5.0  # for the work to end once the job was stopped
 
@@ -214,7 +211,7 @@ class Training:
         self._built.recorder.add(update, self._control_plane.mode, self._control_plane.bound)
 
     def _served_at(self, endpoint: Endpoint) -> WorkerMetrics:
-        from psruntime.metrics.worker_metrics import WorkerMetrics  # and prometheus_client, for --metrics-port alone
+        from psruntime.observe.worker_metrics import WorkerMetrics  # and prometheus_client, for --metrics-port alone
 
         return WorkerMetrics(endpoint, self._built.where.index, lambda: self._control_plane.stats)
 

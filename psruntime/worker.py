@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime.config import JobConfig
-from psruntime.config.devices import AUTO_GPU
-from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.process import AUTO_GPU, ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.core.members.view import Phase
 from psruntime.errors import UsageError
 from psruntime.graph.base import environment
@@ -23,15 +22,12 @@ from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
 from psruntime.observe.outputs import entry
 from psruntime.process import flags
-from psruntime.process.gpus import choose_gpu
+from psruntime.process.machine import choose_gpu
 from psruntime.process.process import Process, run, usage_error
-from psruntime.rpc.client.context import ClientContext
-from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import fetch_job
-from psruntime.rpc.client.join import end_reported, report_usage
-from psruntime.rpc.client.retry import retrying
-from psruntime.rpc.security.credentials import Security, load_security
+from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorClient
+from psruntime.rpc.client.join import end_reported, fetch_job, report_usage, retrying
 from psruntime.rpc.server.rpc_server import serve_health
+from psruntime.rpc.wire.credentials import Security, load_security
 
 if TYPE_CHECKING:
     from psruntime.training import Training

@@ -11,7 +11,7 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.accounting.accounts import LIMIT, LIMIT_PER_WORKER, RefusedPushes
-from psruntime.core.coordinator.status import job_status
+from psruntime.core.coordinator.answers import job_status
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Assignment, PsStats, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase, PsEntry, View

@@ -23,8 +23,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, JobFailedError, PassingError, PsRuntimeError, UsageError, UserCodeError
-from psruntime.faults import CODES, ERRNOS, FATES, Kind, Place, is_damage, kind_of
-from psruntime.usercode import blame
+from psruntime.faults import CODES, ERRNOS, FATES, Kind, Place, blame, is_damage, kind_of
 from tests.support import docs
 
 TENSORFLOWS = [kind for kind in tf1.errors.__dict__.values() if isinstance(kind, type)]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.states import LOGGED, READ, TABLE, Event, Fate, State
 from tests.support import docs
 from tools import tables
+from tools.states import LOGGED, READ, TABLE, Event, Fate, State
 
 
 @pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)

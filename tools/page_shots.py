@@ -26,8 +26,8 @@ from typing import Any
 
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from psruntime.pages.page import THEMES
-from psruntime.pages.server import KINDS
+from psruntime.dashboard.page import THEMES
+from psruntime.dashboard.server import KINDS
 
 NAMES = {kind.slug or "cluster": kind.slug for kind in KINDS}
 WIDTHS = {1280: 900, 390: 844}  # and the heights, in pixels; the second is a phone

@@ -12,10 +12,10 @@ from itertools import groupby
 from pathlib import Path
 
 from psruntime.config import JobConfig
+from psruntime.config.job import ORDERS, RULES, Case
 from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
-from psruntime.config.rules import ORDERS, RULES, Case
 from psruntime.config.settings import HEADINGS, default_text, flag_of, settings_of
-from psruntime.states import LOGGED, READ, TABLE, Event, Fate, State
+from tools.states import LOGGED, READ, TABLE, Event, Fate, State
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BEGIN, END = "<!-- begin: made by python -m tools.tables -->", "<!-- end -->"

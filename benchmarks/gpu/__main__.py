@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.gpu import links
 from benchmarks.gpu.checks import Check, checked
 from benchmarks.gpu.trials import GROUPS, Result, cores, measured_group, table
-from psruntime.process.gpus import gib_text, gpus
+from psruntime.process.machine import gib_text, gpus
 
 GROUP_S = 70.0  # that a group takes, about; it is not begun with less
 

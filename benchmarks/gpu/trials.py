@@ -16,7 +16,7 @@ from benchmarks.jobs import our_job
 from benchmarks.measured import LEAST_LINES, Measured, measured_now
 from benchmarks.processes import LateError, Processes, processes
 from benchmarks.step_times import step_times
-from psruntime.process.gpus import VISIBLE, gib_text, gpus
+from psruntime.process.machine import VISIBLE, gib_text, gpus
 
 START_S = 100.0  # for all processes that start beside each other to make their first steps
 WARM_UP_S = 1.5

@@ -32,17 +32,15 @@ from psruntime.graph.base.server import start_server
 from psruntime.graph.checkpoint.listing import is_remote
 from psruntime.graph.checkpoint.owner import FolderOwner
 from psruntime.graph.session.session import WorkerServer
+from psruntime.network.connections import WorkerLinks
 from psruntime.network.hosts import await_names
-from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.meter import TrafficMeter
-from psruntime.rpc.client.context import ClientContext
-from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import fetch_job
-from psruntime.rpc.client.join import Registration
+from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorClient
+from psruntime.rpc.client.join import Registration, fetch_job
 from psruntime.rpc.client.membership_client import MembershipClient
-from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.server.rpc_server import serve_health
+from psruntime.rpc.wire.credentials import Security
 from psruntime.rpc.worker.worker_control import WorkerControl
 from psruntime.rpc.worker.worker_membership import worker_membership
 

@@ -25,7 +25,7 @@ from psruntime.core.plan.identity import ModelIdentity, in_a_line
 from psruntime.core.recovery.checkpoint_names import Entry, find_sources
 from psruntime.core.recovery.recovery import Contents, decide, lost_work
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
-from psruntime.faults import Place
+from psruntime.faults import Place, blame
 from psruntime.graph.base.checkpoint_reader import contents_of, is_pattern, readable
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.graphs import ancestors
@@ -35,7 +35,6 @@ from psruntime.graph.checkpoint.checkpoints import failing
 from psruntime.graph.checkpoint.listing import CheckpointList
 from psruntime.graph.recovery.ps_values import PreparedFlags
 from psruntime.graph.session.session import ViewSessionCreator
-from psruntime.usercode import blame
 
 _WRITES = ("Assign", "AssignVariableOp")  # what Savers and initialisers write by
 

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from psruntime.classic.member import ScriptMember, end_script_because_of
-from psruntime.cluster.cluster_task import ClusterTask
 from psruntime.config.process import ProcessConfig
 from psruntime.config.settings import as_flags
+from psruntime.launch.cluster_task import ClusterTask
 from psruntime.launch.colocated_ps import PS_END_S, ColocatedPs
 from psruntime.process.job_file import local_file, read_job_file
 

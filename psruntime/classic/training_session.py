@@ -16,13 +16,13 @@ from psruntime.classic.member import OwnedFolders, ScriptMember
 from psruntime.classic.placement import check_placement, outside_scopes
 from psruntime.classic.prepare import ScaffoldPreparation, ScriptSessions, remember_checkpoints
 from psruntime.classic.ps_beside import PsBeside
-from psruntime.cluster.of_script import place_of_script
 from psruntime.config.process import ProcessConfig, SecurityConfig
 from psruntime.errors import PsRuntimeError, UsageError
 from psruntime.graph.embedding.dynamic_table import noted
 from psruntime.graph.session.session import ViewSessionCreator, open_session
+from psruntime.launch.tf_config import place_of_script
 from psruntime.observe.log import Log
-from psruntime.rpc.security.credentials import load_security
+from psruntime.rpc.wire.credentials import load_security
 
 CONNECT_TIMEOUT_S = 60.0
 NAME = "psruntime.MonitoredTrainingSession"

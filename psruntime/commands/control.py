@@ -20,7 +20,7 @@ from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, Unreachable
 from psruntime.process import flags
 from psruntime.process.process import request_error, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.security.credentials import load_security
+from psruntime.rpc.wire.credentials import load_security
 from psruntime.rpc.wire.messages import ControlRequest
 
 PROG = "psruntime control"

@@ -11,12 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from psruntime.config.process import WorkerConfig
+from psruntime.config.process import EvaluatorConfig, WorkerConfig
 from psruntime.config.values import whole_path
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
-from psruntime.evaluation.history import as_line, text_of
-from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.model import EVAL, Context, load_model
+from psruntime.observe.evaluations import as_line, text_of
 from psruntime.observe.outputs import reader_is_gone
 from psruntime.process import flags
 from psruntime.process.process import offline

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime.config import JobConfig
-from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.process import EvaluatorConfig, ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.core.members.view import over_error
 from psruntime.core.steering.commands import Command, Kind, Outcome
 from psruntime.errors import (
@@ -34,23 +34,22 @@ from psruntime.errors import (
     UnreachableError,
     UsageError,
 )
-from psruntime.evaluation import history
-from psruntime.evaluation.history import EarlyStopping, text_of
-from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
+from psruntime.observe import evaluations
+from psruntime.observe.evaluations import EarlyStopping, text_of
 from psruntime.observe.log import Log
 from psruntime.process import flags
 from psruntime.process.process import Process, run, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import fetch_job
-from psruntime.rpc.security.credentials import Security, load_security
+from psruntime.rpc.client.join import fetch_job
 from psruntime.rpc.server.rpc_server import serve_health
+from psruntime.rpc.wire.credentials import Security, load_security
 from psruntime.rpc.wire.messages import ControlRequest
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
-    from psruntime.metrics.worker_metrics import EvaluatorMetrics
+    from psruntime.observe.worker_metrics import EvaluatorMetrics
 
 PROG = "psruntime evaluator"
 ROLE = "evaluator"
@@ -105,7 +104,7 @@ def _work(
     process.at_exit.callback(health.stop, STOP_S)
     metrics: EvaluatorMetrics | None = None
     if endpoint := process.serve_metrics(ROLE, where, host, security.web):
-        from psruntime.metrics.worker_metrics import EvaluatorMetrics
+        from psruntime.observe.worker_metrics import EvaluatorMetrics
 
         metrics = EvaluatorMetrics(endpoint)
 
@@ -129,7 +128,7 @@ def _work(
     keeps = wanted.compares and not job.keep_best  # else the chief does
     best = BestCheckpoint(evaluation, job.checkpoint_dir, metric, process.log) if keeps else None
     folder = os.path.join(job.checkpoint_dir, FOLDER)
-    stopping = EarlyStopping(metric, wanted.patience, history.read(os.path.join(folder, HISTORY)))
+    stopping = EarlyStopping(metric, wanted.patience, evaluations.read(os.path.join(folder, HISTORY)))
     results = Results(stopping, end.drain, os.path.join(folder, HISTORY), process.log, metrics)
     checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, folder, results.measured, process.log, best)
     process.at_exit.callback(checkpoints.close)
@@ -201,7 +200,7 @@ class Results:
     def ended(self, global_step: int) -> None:
         """Writes the stop: the job has ended for its metric, and its last checkpoint, of this step, is measured."""
         with suppress(OSError):  # where only TensorFlow writes, as to gs://, a new evaluator starts to count from 0
-            history.append_stop(self._path, global_step, time.time(), self._stopping.reason)
+            evaluations.append_stop(self._path, global_step, time.time(), self._stopping.reason)
 
 
 def _go_on(stop: threading.Event) -> None:

@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from psruntime.config import JobConfig
-from psruntime.config.devices import ALL_GPUS
-from psruntime.config.process import WorkerConfig
+from psruntime.config.process import ALL_GPUS, WorkerConfig
 from psruntime.core.members.messages import Machine
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.model import TRAIN, Context, input_seed, load_model

@@ -16,11 +16,11 @@ from rich.text import Text
 from psruntime.errors import EXIT_DONE
 from psruntime.observe.meter import PHASES
 from psruntime.observe.render import table
+from psruntime.observe.traces import Trace, read_trace
 from psruntime.process import flags
 from psruntime.process.job_file import local_file
 from psruntime.process.process import offline
-from psruntime.tracing.chrome import Trace, read_trace
-from psruntime.tracing.report import PS_KINDS, Report, report_of
+from psruntime.study.trace_report import PS_KINDS, Report, report_of
 
 PROG = "psruntime trace"
 

@@ -1,9 +1,8 @@
 """Settings: of a job, of a process, of a worker.
 
 Texts come in, of flags, of a job file and of the environment; frozen dataclasses go out, checked.
-`settings` declares a setting with its help, `values` and `schedule` read texts, `devices` those of a worker's devices.
-Start with `job_settings`, then `rules`, what settings need of each other, `job`, whose `JobConfig` is checked, and
-`process`.
+`settings` declares a setting with its help, `values` and `schedule` read texts.  Start with `job_settings`, then `job`,
+whose `JobConfig` is checked, also for what settings need of each other, and `process`.
 """
 
 from psruntime.config.job import JobConfig

@@ -1,4 +1,5 @@
-"""What a user can set of one process: where it stands, what a worker runs, and what protects its calls.
+"""What a user can set of one process: where it stands, what a worker runs and on which devices, what an evaluator
+compares, and what protects its calls.
 
 Units are in the names, as in job_settings.py, which has the settings of the job.
 """
@@ -12,9 +13,97 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from psruntime.config.devices import GpuLimit, device_names
 from psruntime.config.settings import check_values, flag_of, setting
+from psruntime.config.values import Metric
 from psruntime.errors import UsageError
+
+ALL_GPUS, AUTO_GPU = "gpu:all", "gpu:auto"
+MOST_CPUS = 64  # virtual ones are for trying things out: they share the machine's cores
+_UNITS = {"GiB": 1 << 30, "GB": 10**9, "MiB": 1 << 20, "MB": 10**6}
+_AMOUNT = re.compile(rf"([0-9]+(?:\.[0-9]+)?)({'|'.join(_UNITS)})")
+LEAST_BYTES = 1 << 20
+_DEVICE = re.compile(r"(cpu|gpu):(0|[1-9][0-9]{0,3})")
+
+
+def device_names(text: str) -> tuple[str, ...]:
+    """The names in `text`, which are lower-case `kind:number`, or `gpu:all` or `gpu:auto` alone; none if it is empty.
+
+    Raises:
+        UsageError: a name is no such, or stands there twice.
+    """
+    names = tuple(name.strip() for name in text.lower().split(",")) if text else ()
+    if names in ((ALL_GPUS,), (AUTO_GPU,)):
+        return names
+    for name in names:
+        if not _DEVICE.fullmatch(name):
+            raise UsageError(
+                f"devices must be cpu:N or gpu:N, with commas between them, gpu:all or gpu:auto; got '{name}'"
+            )
+        if names.count(name) > 1:
+            raise UsageError(f"devices names {name} twice; each device computes one mini-batch of a step")
+        if name.startswith("cpu") and number_of(name) >= MOST_CPUS:
+            raise UsageError(f"devices goes up to cpu:{MOST_CPUS - 1}, got {name}")
+    return names
+
+
+def number_of(name: str) -> int:
+    """That of `kind:number`."""
+    return int(name.partition(":")[2])
+
+
+@dataclass(frozen=True)
+class GpuLimit:
+    """share: fraction of each GPU's memory that a process may take; None: all that it needs.
+
+    split_bytes: if it is not empty, each GPU is as many virtual ones, with so much memory each; TensorFlow numbers all
+    of them through, gpu:0, gpu:1, ...
+    """
+
+    share: float | None = None
+    split_bytes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> GpuLimit:
+        """Parses a fraction as `0.4`, an amount as `20GiB`, or amounts with commas between them.
+
+        Raises:
+            UsageError: it is none of them.
+        """
+        if not text:
+            return cls()
+        amounts = [_AMOUNT.fullmatch(each.strip()) for each in text.split(",")]
+        found = tuple(int(float(amount[1]) * _UNITS[amount[2]]) for amount in amounts if amount)
+        if len(found) == len(amounts) and min(found) >= LEAST_BYTES:
+            return cls(split_bytes=found)
+        try:
+            share = float(text)
+        except ValueError:
+            share = 0.0
+        if not 0 < share <= 1:
+            raise UsageError(
+                "gpu_memory must be an amount as 20GiB (GiB, GB, MiB or MB; at least 1 MiB), or a fraction of the "
+                f"GPU's memory above 0 and up to 1, got '{text}'"
+            )
+        return cls(share=share)
+
+    def limits(self, total_bytes: int | None) -> tuple[int, ...]:
+        """Bytes of each device that a GPU with so much memory is made into; none: it is one, without a limit.
+
+        Raises:
+            UsageError: a fraction is wanted, and the memory of the GPU is not known.
+        """
+        if self.share is None:
+            return self.split_bytes
+        if total_bytes is None:
+            raise UsageError(
+                f"--gpu-memory {self.share:g}: the memory of the GPU is not known, which nvidia-ml-py reads (the extra "
+                "gpu); give an amount, as 20GiB"
+            )
+        limit = int(self.share * total_bytes)
+        if limit < LEAST_BYTES:
+            raise UsageError(f"--gpu-memory {self.share:g} is less than 1 MiB of a GPU with {total_bytes} bytes")
+        return (limit,)
+
 
 DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"
@@ -151,3 +240,34 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
         raise UsageError(f"address '{address}' is not host:port, for example {DEFAULT_COORDINATOR}")
     return host, int(port)
+
+
+@dataclass(frozen=True)
+class EvaluatorConfig:
+    """metric: empty, or as --keep-best.  patience: in checkpoints; None: the job is not ended.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    metric: str = setting(
+        "checkpoints", "", "held-out metric by which an evaluator keeps the best checkpoint, in best/, and has "
+        "--patience; written as for --keep-best", metavar="METRIC", default_is="that of --keep-best, or loss",
+    )  # fmt: skip
+    patience: int | None = setting(
+        "checkpoints", None, "let an evaluator end the job, as psruntime control drain does, when the metric got no "
+        "better in so many checkpoints in a row", default_is="it is not ended", least=1,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        Metric.of("metric", self.metric)
+        check_values(self)
+
+    @property
+    def compares(self) -> bool:
+        """Whether it compares checkpoints by a metric."""
+        return bool(self.metric) or self.patience is not None
+
+    def metric_of(self, keep_best: str) -> Metric:
+        """keep_best: the job's setting."""
+        return Metric.of("metric", self.metric or keep_best or "loss")

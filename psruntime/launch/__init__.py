@@ -1,7 +1,7 @@
-"""Processes that others start: all of a job on this machine, by `psruntime run`, and the ps beside a worker.
+"""Jobs of several processes: which task of which cluster a process is, and the processes that others start.
 
-`processes` has the command lines, `children` starts, restarts and ends the processes, `backoff` decides whether and
-when one is started again, `progress` shows the progress line, `watch` runs the job with these.
-`colocated_ps` is the child of a worker.  The room depends on the command lines, log lines and exit codes of processes
-alone: it uses psruntime.config and psruntime.errors, and no other part of psruntime.
+A task's cluster is that of flags, TF_CONFIG or Slurm, among which `sources` chooses.  `watch` runs a job on this
+machine, for `psruntime run`, and `colocated_ps` the ps beside a worker.  `children` starts, restarts and ends
+processes; it depends on their command lines, log lines and exit codes alone.
+Imports no TensorFlow: the role decides how TensorFlow has to be set up.
 """

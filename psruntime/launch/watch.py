@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psruntime.errors import EXIT_DONE, EXIT_RESTART
-from psruntime.launch.children import END_S, Child, Children, complain, exit_code
-from psruntime.launch.processes import LocalJob
+from psruntime.launch.children import END_S, Child, Children, LocalJob, complain, exit_code
 from psruntime.observe.outputs import never_block
 
 

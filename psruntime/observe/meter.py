@@ -1,13 +1,4 @@
-"""What a process measures of itself: the rates, staleness and phases of a worker's steps, and the bytes it moves.
-
-The bytes that the connections of this process have moved, by the kernel's counts: TensorFlow has none.
-
-Linux counts for each TCP socket the bytes that the other side has acknowledged and those received (linux/tcp.h, struct
-tcp_info); a process may read those of its own (network/connections.py).
-
-Bytes between the last look at a connection and its close are not in the sums: they are never too large.
-Opening and closing one counts as a byte.  Bytes that are not acknowledged, or sent again, do not count as sent.
-"""
+"""What a process measures of itself: the rates, staleness and phases of a worker's steps, and the bytes it moves."""
 
 from __future__ import annotations
 
@@ -27,9 +18,16 @@ BYTES = struct.Struct("=120xQQ")  # of struct tcp_info: tcpi_bytes_acked, tcpi_b
 
 
 class TrafficMeter:
-    """Sums over all connections that `counts`, since they were opened.  May be called by any thread.
+    """The bytes that the connections of this process have moved, by the kernel's counts: TensorFlow has none.
 
-    Connections whose other end is in this process, too, carry nothing over a network and are left out.
+    Sums over all connections that `counts`, since they were opened.  May be called by any thread.  Connections whose
+    other end is in this process, too, carry nothing over a network and are left out.
+
+    Linux counts for each TCP socket the bytes that the other side has acknowledged and those received (linux/tcp.h,
+    struct tcp_info); a process may read those of its own (network/connections.py).
+
+    Bytes between the last look at a connection and its close are not in the sums: they are never too large.  Opening
+    and closing one counts as a byte.  Bytes that are not acknowledged, or sent again, do not count as sent.
     """
 
     def __init__(self, counts: Callable[[Connection], bool]) -> None:

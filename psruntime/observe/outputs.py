@@ -1,6 +1,6 @@
-"""Standard output and error of a process, which may fail: a closed pipe, a full disk, a reader that stops reading.
+"""Outputs of a process, which may fail: a closed pipe, a full disk, a reader that stops reading.
 
-Law: no write raises, and the exit code is that of the work.  Two things change with the outputs:
+Law: no write to standard output or error raises, and the exit code is that of the work.  Two things change with them:
 
 - A command that follows a job to show it (`status --follow`, `status --watch`, `evaluate --follow`) ends with 0 when
   the reader of its standard output is gone (`reader_is_gone`).
@@ -8,7 +8,7 @@ Law: no write raises, and the exit code is that of the work.  Two things change 
   Members of a job are excepted: their work is not on standard output (`never_block`).
 
 A process that must not wait for a reader (`never_block`) waits for one for STALL_S, and drops writes until it reads
-again.
+again.  A line of a file that was cut off stays on a line of its own (`LineFile`); readers skip it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import Any
 
 from psruntime.errors import EXIT_DONE, EXIT_FAILED
+from psruntime.faults import FATES, Place, kind_of
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 STALL_S = 0.5  # for a reader that does not keep up; a fraction of any sensible lease, since heartbeats log too
@@ -192,3 +193,54 @@ def reader_is_gone() -> bool:
     waiter = select.poll()
     waiter.register(STDOUT, 0)
     return any(events & (select.POLLERR | select.POLLNVAL) for _, events in waiter.poll(0))
+
+
+class LineFile:
+    """Appends to `path`; makes its folder.  Lines that were added are with the operating system.
+
+    Raises:
+        OSError: the file cannot be opened, for a reason that ends the process (faults.py).  For any other, each `add`
+            tries to open it once more.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._cut_off = False  # whether the last line has no end
+        try:
+            self._open()
+        except OSError as error:
+            if FATES[Place.OPENING][kind_of(error)]:
+                raise
+
+    def add(self, lines: str) -> None:
+        """Adds whole lines.
+
+        Raises:
+            OSError: not all of them could be written.
+        """
+        file = self._open()
+        data = (("\n" if self._cut_off else "") + lines).encode()
+        written = os.write(file, data)
+        if written < len(data):
+            self._cut_off = self._cut_off or written > 0
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._cut_off = False
+
+    def close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):  # of a network file system, of lines that it accepted before
+                os.close(self._file)
+
+    def _open(self) -> int:
+        if self._file is None:
+            os.makedirs(os.path.dirname(os.path.abspath(self._path)), exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            self._cut_off = not _ends_a_line(self._file)
+        return self._file
+
+
+def _ends_a_line(file: int) -> bool:
+    """Whether the file is empty or its last line has its end."""
+    size = os.fstat(file).st_size
+    return size == 0 or os.pread(file, 1, size - 1) == b"\n"

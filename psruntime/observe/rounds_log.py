@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from psruntime.errors import UsageError
-from psruntime.observe.line_file import LineFile
+from psruntime.observe.outputs import LineFile
 
 
 class RoundsLog:

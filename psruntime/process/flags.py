@@ -260,11 +260,6 @@ def worker_config(arguments: argparse.Namespace) -> WorkerConfig:
     return config_of(WorkerConfig, arguments)
 
 
-def job_config(arguments: argparse.Namespace) -> JobConfig:
-    """The job as ps 0 is given it: defaults, over them the job file, over that the flags."""
-    return JobConfig(**job_settings(arguments))
-
-
 def job_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings of the job that a process is given: those of the job file, over them the flags.
 

@@ -36,7 +36,7 @@ from psruntime.observe.log import Log, facts_of
 from psruntime.observe.outputs import never_block
 
 if TYPE_CHECKING:
-    from psruntime.metrics.endpoint import Endpoint
+    from psruntime.observe.metrics import Endpoint
 
 # From a signal to the end of the process: what the work gets to stop by itself, for example to end a step.
 # With leaving (2 s) and closing it stays under the 5 s that a process has from then on.
@@ -78,7 +78,7 @@ class Process:
         """
         if where.metrics_port is None:
             return None
-        from psruntime.metrics.endpoint import open_endpoint
+        from psruntime.observe.metrics import open_endpoint
 
         endpoint = open_endpoint(role, where.index, (host, where.metrics_port), tls, self.log)
         self.at_exit.callback(endpoint.close)

@@ -1,4 +1,4 @@
-"""What became of each state between two looks at a job (state_trial.py), in the words of psruntime/states.py.
+"""What became of each state between two looks at a job (state_trial.py), in the words of tools/states.py.
 
 A state is compared with what it was before the event, at the newest copy, and at the first start.  These differ, or the
 event shows nothing: then that is the answer, instead of a fate.
@@ -14,9 +14,9 @@ from typing import Any
 from psruntime.config.schedule import Schedule
 from psruntime.core.accounting.accounts import APPLIED, DOWN_WEIGHTED, RECEIVED, ROLLED_BACK, brought_back, is_balanced
 from psruntime.core.steering.commands import Overrides
-from psruntime.states import Event, Fate, State
 from tests.cluster.state_trial import BATCH, Seen
 from tests.support.snapshot import Values
+from tools.states import Event, Fate, State
 
 HOME, LEDGER, MASTER = "psruntime/home/", "psruntime/ledger/", "psruntime/master/"
 SLOTS = ("/Adam", "/Adam_1", "/Adagrad", "_power")

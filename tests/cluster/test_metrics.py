@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from tests.metrics.test_metrics import read
+from tests.observe.test_metrics import read
 from tests.support.cluster import ROOT
 from tests.support.commands import LOCAL, Commands, coordinator_of
 from tests.support.free_ports import free_ports

@@ -1,4 +1,4 @@
-"""What becomes of each state at each event: the table of psruntime/states.py, each cell of which is played on a job.
+"""What becomes of each state at each event: the table of tools/states.py, each cell of which is played on a job.
 
 A job is taken through the events, one after the other, and started again from what it left.  What it knows is read from
 its servers before and after each.
@@ -17,13 +17,13 @@ import pytest
 
 from psruntime.config.schedule import Schedule
 from psruntime.core.accounting.saved_state import SUFFIX
-from psruntime.states import LOGGED, TABLE, Event, Fate, State
 from tests.cluster.state_fates import Case, Copy, fate_of, fate_on_disk
 from tests.cluster.state_trial import COMMON, KINDS, NEVER, WAIT_S, WORKERS, Seen, Trial, copy_of
 from tests.cluster.test_control import asked  # noqa: F401 - a fixture
 from tests.support import inventory
 from tests.support.cluster import Zygote, cluster
 from tests.support.snapshot import Values
+from tools.states import LOGGED, TABLE, Event, Fate, State
 
 pytestmark = pytest.mark.cluster
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from psruntime.observe.meter import COMPUTE, PULL, ROUND
-from psruntime.tracing.chrome import read_trace
-from psruntime.tracing.parts import APPLY, MUTEX, STEP, TRANSFER
-from psruntime.tracing.report import report_of
+from psruntime.observe.traces import APPLY, MUTEX, STEP, TRANSFER, read_trace
+from psruntime.study.trace_report import report_of
 from tests.support.cluster import Zygote, cluster
 
 pytestmark = pytest.mark.cluster

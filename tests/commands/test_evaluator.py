@@ -25,8 +25,8 @@ from psruntime.errors import (
     UnreachableError,
     UsageError,
 )
-from psruntime.evaluation import history
-from psruntime.evaluation.history import EarlyStopping
+from psruntime.observe import evaluations
+from psruntime.observe.evaluations import EarlyStopping
 
 TRAIN_STEPS = 100
 JOB = JobConfig(train_steps=TRAIN_STEPS, ps_timeout_s=30, checkpoint_dir="/folder")
@@ -248,7 +248,7 @@ def test_a_job_whose_metric_gets_no_better_is_ended(tmp_path: Path, capsys: pyte
     assert ended_after == [6, 7]
     why = "loss got no better in 2 checkpoints: best was 1.0000 at global step 3"
     assert [facts["reason"] for name, facts in events if name == "stops_early"] == [why]
-    assert history.read(str(path)).stopped_at == -1, "it has not ended yet"
+    assert evaluations.read(str(path)).stopped_at == -1, "it has not ended yet"
     results.ended(8)
-    assert history.read(str(path)).stopped_at == 8
+    assert evaluations.read(str(path)).stopped_at == 8
     assert "held out, at global step 4: loss 1.5000\n" in capsys.readouterr().out

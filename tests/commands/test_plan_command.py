@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.plan.plan import make_plan
-from psruntime.core.plan.plan_report import report
+from psruntime.core.plan.plan import make_plan, report
 
 ROOT = Path(__file__).parents[2]
 COMPLAINT = "psruntime plan: --what-if must be numbers of ps from 1, with commas between them, got '1,x'"

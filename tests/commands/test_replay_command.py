@@ -10,7 +10,7 @@ import pytest
 
 from psruntime.commands import replay
 from psruntime.commands.replay import Outcome
-from psruntime.config.devices import device_names
+from psruntime.config.process import device_names
 from psruntime.core.members.messages import Machine
 from psruntime.errors import UsageError
 

@@ -18,7 +18,7 @@ def parsed(*words: str) -> JobConfig:
     parser = flags.Parser("test", "")
     parser.add_settings(JobConfig)
     flags.add_job_file_flag(parser)
-    return flags.job_config(parser.parse_args(words))
+    return JobConfig(**flags.job_settings(parser.parse_args(words)))
 
 
 def test_a_range_begins_with_its_least_bound() -> None:

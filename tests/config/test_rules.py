@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
-from psruntime.config import JobConfig, rules
+from psruntime.config import JobConfig, job
+from psruntime.config.job import ORDERS, RULES, Case, Order, Rule
 from psruntime.config.job_settings import JobSettings
-from psruntime.config.rules import ORDERS, RULES, Case, Order, Rule
 from psruntime.config.schedule import LOCAL
 from psruntime.config.settings import settings_of
 from psruntime.errors import UsageError
@@ -39,26 +39,26 @@ def value_outside(case: Case) -> Any:
 def test_each_rule_refuses_a_job_and_no_other(rule: Rule) -> None:
     given, inside, outside = value_in(rule.given), value_in(rule.other), value_outside(rule.other)
     wrong, right = (outside, inside) if rule.needs else (inside, outside)
-    with patch.object(rules, "RULES", (rule,)), patch.object(rules, "ORDERS", ()):
-        rules.check_rules(JobSettings(**{rule.given.name: given, rule.other.name: right}))
-        rules.check_rules(JobSettings(**{rule.other.name: wrong}))
+    with patch.object(job, "RULES", (rule,)), patch.object(job, "ORDERS", ()):
+        job.check_rules(JobSettings(**{rule.given.name: given, rule.other.name: right}))
+        job.check_rules(JobSettings(**{rule.other.name: wrong}))
         with pytest.raises(UsageError) as refused:
-            rules.check_rules(JobSettings(**{rule.given.name: given, rule.other.name: wrong}))
+            job.check_rules(JobSettings(**{rule.given.name: given, rule.other.name: wrong}))
     said = str(refused.value)
     assert said.startswith(rule.given.name) and rule.other.name in said and rule.why in said
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: f"{order.less} {order.more}")
 def test_each_order_refuses_a_job_and_no_other(order: Order) -> None:
-    with patch.object(rules, "RULES", ()), patch.object(rules, "ORDERS", (order,)):
+    with patch.object(job, "RULES", ()), patch.object(job, "ORDERS", (order,)):
         for less, more in ((1, 2), (2, 2), (3, 2)):
             numbers: dict[str, Any] = {order.less: less, order.more: more}
-            job = JobSettings(**numbers)
+            settings = JobSettings(**numbers)
             if less < more or (less == more and not order.below):
-                rules.check_rules(job)
+                job.check_rules(settings)
                 continue
             with pytest.raises(UsageError) as refused:
-                rules.check_rules(job)
+                job.check_rules(settings)
             assert str(refused.value).startswith(f"{order.less} ({less}) must ") and order.why in str(refused.value)
 
 

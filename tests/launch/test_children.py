@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.launch.children import Child, Children
-from psruntime.launch.processes import ProcessSpec
+from psruntime.launch.children import Child, Children, ProcessSpec
 from tests.support.polling import poll_until
 
 OBEDIENT = """

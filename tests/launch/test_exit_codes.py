@@ -42,7 +42,7 @@ LAUNCHER = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from psruntime.launch.processes import ProcessSpec
+from psruntime.launch.children import ProcessSpec
 from psruntime.launch.watch import Patience, run_job
 
 def spec(name):

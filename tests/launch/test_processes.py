@@ -6,7 +6,7 @@ import pytest
 
 from psruntime import ps, run, worker
 from psruntime.commands import status
-from psruntime.launch.processes import LocalJob, ProcessSpec
+from psruntime.launch.children import LocalJob, ProcessSpec
 
 
 def job(*argv: str) -> LocalJob:

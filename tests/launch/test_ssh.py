@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from psruntime.cluster.sources import read_host_lists
+from psruntime.launch.sources import read_host_lists
 from tests.support.command_lines import complaint
 from tests.support.commands import Commands
 from tests.support.polling import await_line, poll_until

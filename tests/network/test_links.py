@@ -15,8 +15,8 @@ import pytest
 
 from psruntime.core.members.messages import Instructions
 from psruntime.core.members.view import Phase, PsEntry, View
-from psruntime.network import connections, links
-from psruntime.network.links import Links, WorkerLinks
+from psruntime.network import connections
+from psruntime.network.connections import Links, WorkerLinks
 from tests.support.away import Away, away, refusal
 from tests.support.polling import poll_until
 
@@ -112,7 +112,7 @@ def test_no_ps_is_waited_for_while_there_is_no_view(watch: Watch, stack: ExitSta
     watch.follow(Phase.PREPARING, ps.address)
     poll_until(lambda: ps.address in watch.links._usable, SOON_S, "the new view")
     after = ps.connect()
-    time.sleep(2 * links.LOOK_S)
+    time.sleep(2 * connections.LOOK_S)
     assert is_open(after)
 
 

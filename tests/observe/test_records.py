@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.accounting.update_outcome import SentUpdate, UpdateOutcome, contribution
+from psruntime.core.accounting.accounts import SentUpdate, UpdateOutcome, contribution
 from psruntime.errors import UsageError
-from psruntime.observe import recorder as module
-from psruntime.observe.recorder import Recorder, line_of
-from psruntime.observe.records import Record, file_of, files_of, read_records, standing
+from psruntime.observe import records as module
+from psruntime.observe.records import Record, Recorder, file_of, files_of, line_of, read_records, standing
 from tests.support import docs
 from tests.support.polling import poll_until
 

@@ -37,7 +37,7 @@ def test_defaults_are_those_of_the_configs() -> None:
     arguments = parse()
     assert flags.process_config(arguments) == ProcessConfig(index=0)
     assert flags.worker_config(arguments) == WorkerConfig()
-    assert flags.job_config(arguments) == JobConfig()
+    assert JobConfig(**flags.job_settings(arguments)) == JobConfig()
     assert flags.given(arguments, JobConfig) == {}
 
 
@@ -52,7 +52,7 @@ def test_every_setting_of_the_job_has_a_flag() -> None:
 def test_a_flag_goes_over_the_job_file_and_that_over_the_default(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text('ps = 3\nlease_s = 4\ncheckpoint_dir = "/c"\n')
-    job = flags.job_config(parse("--job", str(file), "--ps", "2"))
+    job = JobConfig(**flags.job_settings(parse("--job", str(file), "--ps", "2")))
     assert job == JobConfig(ps=2, lease_s=4.0, checkpoint_dir="/c")
 
 
@@ -201,4 +201,4 @@ def test_a_url_of_another_machine_is_refused_before_anything_is_done(
 def test_a_file_url_of_this_machine_counts_as_its_path(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("train_steps = 7\n")
     for url in (f"file://{tmp_path}", f"file://localhost{tmp_path}", f"file:{tmp_path}"):
-        assert flags.job_config(parse(f"--job={url}/job.toml")).train_steps == 7
+        assert flags.job_settings(parse(f"--job={url}/job.toml"))["train_steps"] == 7

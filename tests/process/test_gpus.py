@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from psruntime.config.devices import GpuLimit, device_names
+from psruntime.config.process import GpuLimit, device_names
 from psruntime.core.members.messages import GpuMemory
 from psruntime.errors import UsageError
-from psruntime.process import gpus
-from psruntime.process.gpus import GIB, VISIBLE, Gpu, OwnMemory, choose_gpu, memory_text
+from psruntime.process import machine
+from psruntime.process.machine import GIB, VISIBLE, Gpu, OwnMemory, choose_gpu, memory_text
 from tests.support.polling import poll_until
 
 MIG = "MIG-8f6e4bd0-0f3a-5a0e-9bb2-0c6d8e3a2f11"
@@ -113,11 +113,11 @@ def test_the_driver_says_which_gpus_there_are_and_which_process_holds_how_much(m
     nvml = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     name = "NVIDIA H100 80GB HBM3"
-    assert gpus.gpus() == [
+    assert machine.gpus() == [
         Gpu(0, "GPU-0", name, 80 * GIB, 0, {}),
         Gpu(1, "GPU-1", name, 80 * GIB, 3 * GIB, {7: 2 * GIB, 8: 0}),
     ]
-    assert str(gpus.gpus()[1]) == f"GPU 1 ({name})"
+    assert str(machine.gpus()[1]) == f"GPU 1 ({name})"
     assert nvml.open == 0
     environment: dict[str, str] = {}
     assert choose_gpu(1, environment) == "GPU-1"
@@ -125,10 +125,10 @@ def test_the_driver_says_which_gpus_there_are_and_which_process_holds_how_much(m
 
 def test_without_nvidias_package_or_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
-    assert gpus.gpus() == []
+    assert machine.gpus() == []
     nvml = FakeNvml(fails=True)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert gpus.gpus() == []
+    assert machine.gpus() == []
     assert nvml.open == 0
 
 
@@ -144,7 +144,7 @@ def test_a_gpu_that_does_not_answer_hides_no_other(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByIndex", lost)
     monkeypatch.setattr(nvml, "nvmlDeviceGetComputeRunningProcesses", refuse)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert [(gpu.uuid, gpu.held_bytes) for gpu in gpus.gpus()] == [("GPU-1", {})]
+    assert [(gpu.uuid, gpu.held_bytes) for gpu in machine.gpus()] == [("GPU-1", {})]
 
 
 def test_nvml_is_closed_also_where_it_fails_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_nvml_is_closed_also_where_it_fails_later(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 1 // 0)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     with pytest.raises(ZeroDivisionError):
-        gpus.gpus()
+        machine.gpus()
     assert nvml.open == 0
 
 
@@ -184,8 +184,8 @@ def test_a_thread_looks_for_it() -> None:
 
 
 def test_a_container_with_process_ids_of_its_own_reports_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "FIRST_NAMESPACE", 1)
-    assert gpus.own_pid() is None
+    monkeypatch.setattr(machine, "FIRST_NAMESPACE", 1)
+    assert machine.own_pid() is None
     own = OwnMemory(lambda: [gpu(0, {os.getpid(): GIB})])
     own.look()
     assert own() == ()
@@ -205,7 +205,7 @@ def test_a_container_with_process_ids_of_its_own_reports_none(monkeypatch: pytes
 )
 def test_the_memory_that_counts_is_that_of_visible_gpus(visible: str | None, smallest: int | None) -> None:
     found = [Gpu(0, "GPU-0", "display", 4 * GIB, 0, {}), Gpu(1, "GPU-1", "H100", 80 * GIB, 0, {})]
-    assert gpus.smallest_memory(found, {} if visible is None else {VISIBLE: visible}) == smallest
+    assert machine.smallest_memory(found, {} if visible is None else {VISIBLE: visible}) == smallest
 
 
 def test_the_memory_of_a_gpu_is_said_with_all_its_holders() -> None:

@@ -17,13 +17,12 @@ from unittest.mock import patch
 import pytest
 
 from psruntime import cli
-from psruntime.cluster.sources import ClusterConfig
 from psruntime.config import JobConfig
 from psruntime.config.job_settings import JobSettings
-from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.process import EvaluatorConfig, ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.config.settings import flag_of, settings_of
-from psruntime.evaluation.settings import EvaluatorConfig
-from psruntime.launch.processes import LauncherConfig
+from psruntime.launch.children import LauncherConfig
+from psruntime.launch.sources import ClusterConfig
 from psruntime.process import flags
 from tests.support.docs import ROOT
 

@@ -19,13 +19,12 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, LeaveKind, PsBeat, PsStats, WorkerBeat, WorkerStats
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import PsRuntimeError
-from psruntime.rpc.client.context import ClientContext
-from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorClient
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
-from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.server.rpc_server import RpcServer
 from psruntime.rpc.server.servicer import CoordinationServicer
+from psruntime.rpc.wire.credentials import OPEN, Security
 from psruntime.rpc.wire.messages import Heartbeat
 from tests.support.certificates import Authority
 from tests.support.polling import poll_until

@@ -10,8 +10,7 @@ from pathlib import Path
 import trustme
 
 from psruntime.config.process import SecurityConfig
-from psruntime.rpc.security.credentials import Security
-from psruntime.rpc.security.tls import read_tls
+from psruntime.rpc.wire.credentials import Security, read_tls
 
 HERE = ("127.0.0.1", "::1", "localhost")
 YESTERDAY = datetime.now(timezone.utc) - timedelta(days=1)

@@ -21,7 +21,7 @@ from typing import Any
 from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import fetch_job
+from psruntime.rpc.client.join import fetch_job
 from tests.support.marks import running_with
 from tests.support.polling import poll_until
 from tests.support.worlds import World

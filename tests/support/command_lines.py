@@ -31,7 +31,7 @@ from psruntime.commands import (
 )
 from psruntime.config.process import SecurityConfig
 from psruntime.errors import UnreachableError
-from psruntime.rpc.security.credentials import Security
+from psruntime.rpc.wire.credentials import Security
 from tests.support.docs import ROOT, flags_in, flags_of_script
 
 if sys.version_info >= (3, 11):

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.config.job import as_trained_alone
 from psruntime.config.schedule import Schedule
-from psruntime.core.accounting.update_outcome import SentUpdate
+from psruntime.core.accounting.accounts import SentUpdate
 from psruntime.core.members.messages import Assignment, Ending, Prepared
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.plan.plan import Plan, make_plan

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.config.job_settings import PLANS, SWITCH, WIRES
 from psruntime.core.clocks.pace import Pace
-from psruntime.core.members.judged_clock import JudgedClock
+from psruntime.core.members.membership import JudgedClock
 from psruntime.errors import UsageError
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Context, Model, ModelSpec

@@ -1,4 +1,4 @@
-"""The job's accounts: ledgers, and what the workers report that they pushed, against what the ps received.
+"""The job's accounts: ledgers, what became of each update, and what the workers pushed against what the ps received.
 
 The ledger of a bucket is a row of counters, kept on its ps under its mutex:
 received = applied (of which down-weighted) + the causes of a drop + rolled back + pending.
@@ -11,12 +11,16 @@ its batch follow from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum, IntEnum
+from functools import lru_cache
 from typing import Any
 
+from psruntime.core.members.membership import tag_of
 from psruntime.core.members.messages import PsStats, WorkerStats
+from psruntime.core.members.view import View
 
 
 class Part(Enum):
@@ -250,3 +254,68 @@ def account_facts(totals: Totals) -> dict[str, object]:
     """For the log."""
     unanswered = ", ".join(f"worker {index}: {count}" for index, count in totals.unanswered.items())
     return {**ledger_facts(totals.stats), "balanced": totals.balanced, "unanswered": unanswered}
+
+
+APPLIED_NAME = APPLIED.word
+CONTRIBUTED = "contributed"  # mode sync: to the sum of a round
+LATE = "late"  # mode sync with backup workers: for its round
+MEASURABLE = 1 << 31  # versions; what seems staler was pulled before its bucket was restored
+
+
+@dataclass(frozen=True)
+class UpdateOutcome:
+    """Of an update of the modes async and bounded.
+
+    name: `applied` if every bucket took it, else the cause for which most of the others did not.
+    applied, dropped: buckets that took it, and that did not.
+    staleness: the largest among those that took it; if none did, among those that found it stale; None: not measured.
+    weight: what the learning rate was multiplied by, the smallest among those that took it; None: none did.
+    """
+
+    name: str
+    applied: int
+    dropped: int
+    staleness: int | None
+    weight: float | None
+
+
+@dataclass(frozen=True)
+class SentUpdate:
+    """An update of this worker of which it knows what became.  Fields as in observe/records.py: Record."""
+
+    push: int
+    view: str
+    global_step: int
+    outcome: UpdateOutcome
+    loss: float
+    examples: int
+    waited_s: float
+
+
+@lru_cache(maxsize=4)
+def word_of(view: View) -> str:
+    """What tells a view from every other, and gives no incarnation away: numbers begin again with a new coordinator."""
+    tags = " ".join(tag_of(entry.incarnation) for entry in view.ps)
+    return f"{view.number}-{hashlib.sha256(tags.encode()).hexdigest()[:6]}"
+
+
+def contribution(buckets: int, counts: bool) -> UpdateOutcome:
+    """Of a gradient in the sums of a round.  counts: whether it is finite."""
+    if counts:
+        return UpdateOutcome(CONTRIBUTED, buckets, 0, 0, 1.0)
+    return UpdateOutcome(NOT_FINITE.word, 0, buckets, None, None)
+
+
+def too_late(buckets: int) -> UpdateOutcome:
+    """Of a gradient that came when its round had closed."""
+    return UpdateOutcome(LATE, 0, buckets, None, None)
+
+
+def outcome_of(buckets: Sequence[tuple[int, int]], weight_of: Callable[[int], float]) -> UpdateOutcome:
+    """buckets: of each one (column of the ledger, staleness in versions).  weight_of: by staleness, falling."""
+    taken = [staleness for column, staleness in buckets if column == APPLIED]
+    causes = [column for column, _ in buckets if column != APPLIED]
+    stale = [staleness for column, staleness in buckets if column == STALE and 0 <= staleness < MEASURABLE]
+    name = max(CAUSES.values(), key=causes.count).word if causes else APPLIED_NAME
+    staleness = max(taken or stale, default=None)
+    return UpdateOutcome(name, len(taken), len(causes), staleness, weight_of(max(taken)) if taken else None)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from psruntime.config.values import BoundRange
-from psruntime.core.members.judged_clock import JudgedClock
+from psruntime.core.members.membership import JudgedClock
 from psruntime.core.members.messages import STEP_TIMES
 
 STEPS = STEP_TIMES  # of each worker that are played; more would see a change later, fewer take noise for one

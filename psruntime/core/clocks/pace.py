@@ -16,10 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psruntime.config import JobConfig
-from psruntime.core.clocks.clocks import UNBOUNDED, ClockTable
-from psruntime.core.clocks.report_schedule import Stragglers, spacing_s
-from psruntime.core.members.judged_clock import JudgedClock
-from psruntime.core.members.membership import Member
+from psruntime.core.clocks.clocks import UNBOUNDED, ClockTable, Stragglers, spacing_s
+from psruntime.core.members.membership import JudgedClock, Member
 
 # Far below the 2**32 by which a restore raises every version: updates from before it stay out in any case.
 LARGEST_STALENESS = 2**31 - 1

@@ -17,8 +17,7 @@ from __future__ import annotations
 import math
 
 from psruntime.config import JobConfig
-from psruntime.core.members.judged_clock import JudgedClock, Since
-from psruntime.core.members.membership import Member
+from psruntime.core.members.membership import JudgedClock, Member, Since
 from psruntime.core.members.messages import WorkerBeat
 from psruntime.errors import some
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from psruntime.config import JobConfig
 from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
-from psruntime.core.coordinator import instructions, lifecycle, steered, transitions
+from psruntime.core.coordinator import answers, lifecycle, steered, transitions
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.members.joins import check_join, check_model
 from psruntime.core.members.membership import Busy, Member, Role
@@ -102,7 +102,7 @@ class Coordinator:
         if claim is None:
             claim = state.admit(join, new_incarnation)
         transitions.reconsider(state)
-        answer = instructions.answer(state, claim)
+        answer = answers.answer(state, claim)
         remark = in_a_line(remarks(join.identity, state.identity, "the job")) if state.identity else ""
         return replace(answer, remark=remark)
 
@@ -125,11 +125,11 @@ class Coordinator:
         if state.phase.prepared and beat.view == state.view.number and state.mode != "sync":
             state.global_step = max(state.global_step, beat.global_step)
         transitions.reconsider(state)
-        return instructions.answer(state, member)
+        return answers.answer(state, member)
 
     def answer(self, role: Role, index: int, incarnation: int) -> Answer:
         """A member's instructions without renewing its lease, for a long poll that ends."""
-        return instructions.answer(self.state, self.state.members.get(role, index, incarnation))
+        return answers.answer(self.state, self.state.members.get(role, index, incarnation))
 
     def leave(self, role: Role, index: int, incarnation: int, kind: LeaveKind, reason: str, now_s: float) -> None:
         """Removes a member.  A repeated leave, or one of a replaced incarnation, changes nothing.
@@ -263,7 +263,7 @@ class Coordinator:
             state.sync.prepared(state.view, state.mode, prepared.global_step, prepared.attempt, state.job.of_rounds)
             transitions.move(state, Phase.TRAINING, f"view {view} was prepared by worker {index}")
         transitions.reconsider(state)
-        return instructions.answer(state, chief)
+        return answers.answer(state, chief)
 
     def report_obstacle(self, index: int, incarnation: int, view: int, obstacle: str, now_s: float) -> Answer:
         """The chief cannot prepare the view: another worker becomes chief.  Otherwise as `report_prepared`."""
@@ -272,7 +272,7 @@ class Coordinator:
         if state.phase is Phase.PREPARING and view == state.view.number:
             transitions.relieve(state, chief, obstacle)
         transitions.reconsider(state)
-        return instructions.answer(state, chief)
+        return answers.answer(state, chief)
 
     def report_finished(self, index: int, incarnation: int, view: int, now_s: float) -> Answer:
         """The chief has written the last checkpoint: the job is done, or stopped.  Otherwise as `report_prepared`."""
@@ -285,7 +285,7 @@ class Coordinator:
                 transitions.stop_now(state, f"{at}; {lifecycle.newest_checkpoint(state)}")
             else:
                 transitions.move(state, Phase.DONE, f"global step {state.global_step}")
-        return instructions.answer(state, chief)
+        return answers.answer(state, chief)
 
     # An operator's commands.
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 
-from psruntime.core.members.judged_clock import JudgedClock, Since
-from psruntime.core.members.membership import Member, Role
+from psruntime.core.members.membership import JudgedClock, Member, Role, Since
 from psruntime.core.rounds.rounds import NAMED
 
 TOGETHER_S = 1.0  # within which the processes of a job are asked, when all of them are

@@ -14,9 +14,8 @@ from dataclasses import replace
 from psruntime.config.job import as_started_so
 from psruntime.config.schedule import named
 from psruntime.core.coordinator import automatic
-from psruntime.core.coordinator.job_state import JobState
+from psruntime.core.coordinator.job_state import JobState, Unbuilt
 from psruntime.core.coordinator.lifecycle import can_save
-from psruntime.core.members.beats import Unbuilt
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import PsBeat
 from psruntime.core.members.view import Phase, listed, over_error

@@ -28,8 +28,7 @@ from psruntime.core.fields import (
     Words,
 )
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.past import UNKNOWN, Past
-from psruntime.core.members.view import Phase, View
+from psruntime.core.members.view import UNKNOWN, Past, Phase, View
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.shards.shard_messages import Position
@@ -199,7 +198,7 @@ class WorkerStats:
     waiting: Words = ""  # why it does not step now; empty while it does
     max_lead: int = 0  # mode bounded: largest lead, over the floor that it knew, at which it started a step
     moved: BytesMoved | None = None  # None: the system does not report it
-    step_tensors: int | None = None  # of a step, by its plan (core/plan/plan_report.py); None: no plan, or mode sync
+    step_tensors: int | None = None  # of a step, by its plan (core/plan/plan.py); None: no plan, or mode sync
     skipped: int = 0  # batches that it passed over, see on_data_error
     # pushes since the process started: up to each of STALENESS_LIMITS and above the one before it, then the staler ones
     staleness_counts: Annotated[tuple[int, ...], AtMost(len(STALENESS_LIMITS) + 1), _of_all_limits] = ()

@@ -1,13 +1,16 @@
-"""The plan: where each variable lives.  A pure function, the same on every process.
+"""The plan: where each variable lives.  A pure function, the same on every process; and its report.
 
 A trainable variable becomes one bucket, or, above `slice_bytes`, several slices of whole rows (entries along
 its first axis); small ones of one group share buckets of up to `pack_bytes`.  One whose gradients are sparse becomes
 a table: its rows are looked up and updated where they lie.  Where variables are packed, tables that are alike share a
 table group, which has a bucket on every ps (table_groups.py); any other is one bucket, whatever its size.  A variable
 whose updates need all of it is one bucket, too, in its own shape, and so is one with an aggregation.  Any other that is
-not trainable has one home, whole.  All
-are spread over the ps by bytes before they are packed, longest processing time first (Graham 1969): the fullest ps
-holds at most 4/3 of what the best spread would give it.  With `min_ps_bytes` few bytes are on few ps.
+not trainable has one home, whole.  All are spread over the ps by bytes before they are packed, longest processing time
+first (Graham 1969): the fullest ps holds at most 4/3 of what the best spread would give it.  With `min_ps_bytes` few
+bytes are on few ps.
+
+Every bucket costs its messages, its mutex and its counters in each step, whatever its size; so there should be few, and
+of a few megabytes each.
 """
 
 from __future__ import annotations
@@ -16,13 +19,109 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
+from math import gcd
 
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece, VariableSpec
-from psruntime.core.plan.packing import LIGHT_BYTES, cut, pack, spread
 from psruntime.core.plan.table_groups import TableGroup, grouped
 from psruntime.errors import UsageError
+
+# Which ps has variables of so few bytes together makes no difference to its load, and each ps of theirs costs a step a
+# run, two messages and a critical section: about a millisecond of the processor.
+LIGHT_BYTES = 64 << 10
+ALIGNED_BYTES = 64  # at multiples of it TensorFlow cuts a tensor without copying (EIGEN_MAX_ALIGN_BYTES of its wheel)
+
+
+def cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
+    """One bucket, or the fewest slices of whole rows that are at most `slice_bytes` where rows allow it.  On ps 0.
+
+    A slice begins at a multiple of ALIGNED_BYTES, unless so many rows are more than `slice_bytes`.
+    """
+    if spec.sparse or spec.whole or not spec.trainable:
+        whole = Bucket(spec.name, 0, (_all_of(spec),), spec.dtype, spec.shape, spec.sparse)
+        return [replace(whole, aggregation=spec.aggregation)]
+    if spec.size_bytes <= slice_bytes or not spec.shape:
+        return [Bucket(spec.name, 0, (_all_of(spec),), spec.dtype, group=spec.group)]
+    rows = spec.shape[0]
+    row_size = spec.size // rows
+    row_bytes = spec.size_bytes // rows
+    aligned = ALIGNED_BYTES // gcd(ALIGNED_BYTES, row_bytes)  # rows from one place where a slice may begin to the next
+    step = aligned if aligned * row_bytes <= slice_bytes else 1
+    steps = -(-rows // step)
+    count = -(-steps // max(1, slice_bytes // (step * row_bytes)))
+    edges = [min(rows, steps * i // count * step) * row_size for i in range(count + 1)]
+    return [
+        Bucket(f"{spec.name}/slice_{i}", 0, (Piece(spec.name, start, end - start),), spec.dtype, group=spec.group)
+        for i, (start, end) in enumerate(pairwise(edges))
+    ]
+
+
+def pack(buckets: Iterable[Bucket], pack_bytes: int) -> list[Bucket]:
+    """Joins those of the same ps, dtype and group, in their order, into buckets of at most `pack_bytes`.
+
+    One that is larger, or of no group, stays as it is.  In a bucket of several those come first whose size is a
+    multiple of ALIGNED_BYTES, so they begin at one; it has the name of the first.
+    """
+    groups: list[list[Bucket]] = []
+    open_groups: dict[tuple[int, str, int], tuple[list[Bucket], int]] = {}  # that more may go into, and its bytes
+    for bucket in buckets:
+        kind = (bucket.ps, bucket.dtype, bucket.group)
+        group, held_bytes = open_groups.get(kind, ([], 0))
+        if not bucket.group or bucket.size_bytes > pack_bytes:
+            groups.append([bucket])
+            continue
+        if not group or held_bytes + bucket.size_bytes > pack_bytes:
+            group, held_bytes = [], 0
+            groups.append(group)
+        group.append(bucket)
+        open_groups[kind] = group, held_bytes + bucket.size_bytes
+    return [_joined(group) for group in groups]
+
+
+def _all_of(spec: VariableSpec) -> Piece:
+    return Piece(spec.name, 0, spec.size)
+
+
+def _joined(group: Sequence[Bucket]) -> Bucket:
+    if len(group) == 1:
+        return group[0]
+    group = sorted(group, key=lambda bucket: bucket.size_bytes % ALIGNED_BYTES > 0)
+    starts = accumulate((bucket.size for bucket in group), initial=0)
+    pieces = [
+        replace(piece, offset=start + piece.offset)
+        for bucket, start in zip(group, starts, strict=False)  # the last start is the end
+        for piece in bucket.pieces
+    ]
+    return replace(group[0], name=f"{group[0].name}.and_{len(pieces) - 1}", pieces=tuple(pieces))
+
+
+def spread(buckets: Sequence[Bucket], num_ps: int, min_bytes: int = 0) -> list[Bucket]:
+    """Places the buckets by bytes, longest processing time first; in their order.
+
+    min_bytes: those that are no tables are on no more ps than would have so many bytes of them each; on one at least.
+    """
+    units = [[bucket] for bucket in buckets]
+    dense = [unit for unit in units if not unit[0].is_table]
+    used = sum(bucket.size_bytes for (bucket,) in dense) // min_bytes if min_bytes else num_ps
+    if used < num_ps:
+        units = [unit for unit in units if unit[0].is_table]
+        units += [unit for unit in _evenly(dense, max(1, used)) if unit]
+    place = {bucket.name: ps for ps, held in enumerate(_evenly(units, num_ps)) for bucket in held}
+    return [replace(bucket, ps=place[bucket.name]) for bucket in buckets]
+
+
+def _evenly(units: Sequence[list[Bucket]], places: int) -> list[list[Bucket]]:
+    """What is in each place: the largest unit first, each where the fewest bytes are."""
+    load = [0] * places
+    held: list[list[Bucket]] = [[] for _ in range(places)]
+    sizes = [(sum(bucket.size_bytes for bucket in unit), unit) for unit in units]
+    for size, unit in sorted(sizes, key=lambda sized: (-sized[0], sized[1][0].name)):
+        place = min(range(places), key=lambda i: (load[i], i))
+        load[place] += size
+        held[place] += unit
+    return held
 
 
 @dataclass(frozen=True)
@@ -155,3 +254,74 @@ def _fingerprint(specs: Sequence[VariableSpec], sizes: Sequence[int], buckets: S
     facts += [[s.name, s.dynamic.admit_after, s.dynamic.expire_after] for s in specs if s.dynamic]
     places = [[b.name, b.ps, [[p.variable, p.start, p.size, p.stride] for p in b.pieces]] for b in buckets]
     return hashlib.sha256(json.dumps([facts, *sizes, places]).encode()).hexdigest()
+
+
+# Tensors of a step between a worker and a ps, in mode async and bounded, as TensorFlow cuts its graph.
+DENSE_TENSORS = 2  # the master comes, the gradient goes
+SPARSIFIED_TENSORS = 4  # what changed comes, and where; the largest entries of the gradient go, and where they are
+SPARSIFIED_PS_TENSORS = 1  # with any of these: what the worker has of all of them goes
+TABLE_TENSORS = 2  # the gradient's rows go, and their indices
+LOOKUP_TENSORS = 2  # one lookup a table, or one level of them a table group, of each mini-batch: ids go, rows come
+PS_TENSORS = 2  # with any update: the header goes, the outcomes come
+STEP_PS = 0  # that counts the global step, which is updated like a bucket
+
+
+@dataclass(frozen=True)
+class PsReport:
+    """What one ps has: buckets and homes, bytes of their values without the optimizer's, tensors in a step."""
+
+    ps: int
+    buckets: int
+    copies: int
+    size_bytes: int
+    tensors: int
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """Of a plan as a whole.
+
+    balance: bytes of the fullest ps over the mean of all, at least 1; 1 without any bytes.
+    """
+
+    every_ps: tuple[PsReport, ...]
+    balance: float
+
+    @property
+    def buckets(self) -> int:
+        return sum(ps.buckets for ps in self.every_ps)
+
+    @property
+    def tensors(self) -> int:
+        """Between one worker and all ps in a step."""
+        return sum(ps.tensors for ps in self.every_ps)
+
+
+def report(plan: Plan, local_steps: int = 1, is_sparsified: bool = False) -> PlanReport:
+    """Counts what the plan says, for so many mini-batches a step.
+
+    is_sparsified: whether of dense gradients the largest entries are sent, where they can be.
+    """
+    every_ps = tuple(_on(plan, ps, local_steps, is_sparsified) for ps in range(plan.num_ps))
+    total = sum(ps.size_bytes for ps in every_ps)
+    fullest = max(ps.size_bytes for ps in every_ps)
+    return PlanReport(every_ps, fullest * plan.num_ps / total if total else 1.0)
+
+
+def tensors_of(bucket: Bucket, local_steps: int = 1, is_sparsified: bool = False) -> int:
+    """That travel for it in a step."""
+    if not bucket.is_table:
+        return SPARSIFIED_TENSORS if is_sparsified and bucket.can_be_sparsified else DENSE_TENSORS
+    ids_are_there = bucket.is_grouped and local_steps == 1  # those of the lookups of a group are the gradient's
+    return TABLE_TENSORS + LOOKUP_TENSORS * local_steps - ids_are_there
+
+
+def _on(plan: Plan, ps: int, local_steps: int, is_sparsified: bool) -> PsReport:
+    buckets = plan.on(ps)
+    copies = sum(copy.ps == ps for copy in plan.copies)
+    tensors = sum(tensors_of(bucket, local_steps, is_sparsified) for bucket in buckets)
+    if is_sparsified and any(bucket.can_be_sparsified for bucket in buckets):
+        tensors += SPARSIFIED_PS_TENSORS
+    if buckets or ps == STEP_PS:
+        tensors += PS_TENSORS
+    return PsReport(ps, len(buckets), copies, plan.bytes_on(ps), tensors)

@@ -1,8 +1,19 @@
-"""Table groups: tables that are alike share a space of rows, which are spread over all ps.
+"""Table groups: tables that are alike share a space of rows, which are spread over all ps; and the maps of its rows.
 
 A step then has one message of ids and one of rows for each group and ps, and one update, however many tables there are.
 Rows are dealt out one by one, so that the low ids, which are the frequent ones where ids are numbered by frequency, are
 on all ps; and each table begins at another ps than the one before it.
+
+    TableId        a row of one table: the id that model_fn looks up
+    GroupRow       a row of the group, whose tables follow each other: table t has the rows from its offset on
+    BucketRow      a row of the group's bucket on one ps; the rows of the group are dealt out to the ps one by one
+    BatchPosition  a position among the ids, or the rows, of the lookups of a step
+
+All are integers, which only these types tell apart.  A map takes an int, or an integer array or tensor of any
+shape, whose elements it maps.  Its formula stands nowhere else.
+
+Law: each TableId of each table has a (ps, BucketRow) of its own.
+Law: the ids of a table on one ps are consecutive BucketRows, in the order of the ids.
 """
 
 from __future__ import annotations
@@ -11,9 +22,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import NewType
 
 from psruntime.core.plan.buckets import WAYS, Bucket, DynamicRows, Piece, VariableSpec
-from psruntime.core.plan.row_spaces import TableId, bucket_row, group_row, ids_on
+
+TableId = NewType("TableId", int)
+GroupRow = NewType("GroupRow", int)
+BucketRow = NewType("BucketRow", int)
+BatchPosition = NewType("BatchPosition", int)
+
+
+def group_row(table_id: TableId, offset: int) -> GroupRow:
+    """The row of the group that is row `table_id` of the table that begins at row `offset` of the group."""
+    return GroupRow(table_id + offset)
+
+
+def ps_of(row: GroupRow, num_ps: int) -> int:
+    """The ps that has a row of the group, from 0 to num_ps - 1."""
+    return row % num_ps
+
+
+def bucket_row(row: GroupRow, num_ps: int) -> BucketRow:
+    """The row of the bucket, on the ps that has it, that is this row of the group."""
+    return BucketRow(row // num_ps)
+
+
+def first_id_on(ps: int, offset: int, num_ps: int) -> TableId:
+    """The lowest id of the table at `offset` that is on a ps.  A table in a group has at least one on each."""
+    return TableId((ps - offset) % num_ps)
+
+
+def ids_on(ps: int, offset: int, rows: int, num_ps: int) -> range:
+    """The TableIds on a ps of the table with so many rows at `offset`, ascending."""
+    return range(first_id_on(ps, offset, num_ps), rows, num_ps)
 
 
 @dataclass(frozen=True)
@@ -27,7 +68,7 @@ class GroupedTable:
 
 @dataclass(frozen=True)
 class TableGroup:
-    """Tables that share the rows of a bucket on each ps; row_spaces.py maps their rows.
+    """Tables that share the rows of a bucket on each ps.
 
     group: as VariableSpec.group.  dynamic: of one that is of a dynamic table; each of its rows is a set, which is
     WAYS rows of a bucket.

@@ -6,7 +6,7 @@ As a rule the next one opens at once, and a worker that starts to work for it cl
 after which none opens, or whose gradient is clipped as a whole, is closed by itself, by its closer: the chief; with
 backup workers a member that has contributed, the chief if it has.  A member that is lost before it contributed voids
 the attempt, and those who are left push what they kept as the next one.  A member that is lost after it contributed
-stays counted.  With backup workers the members are the first who have a gradient (chosen.py), so they are fixed one
+stays counted.  With backup workers the members are the first who have a gradient (`Chosen`), so they are fixed one
 after the other.  A starved worker has no batch at the moment: it is in
 no round that opens, and leaves the open one unless it has a gradient for it.
 
@@ -38,8 +38,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from psruntime.core.members.view import listed
-from psruntime.core.rounds.chosen import Chosen, Late
-from psruntime.core.rounds.contribution import is_late, is_of
+from psruntime.core.rounds.contribution import Chosen, Late, is_late, is_of
 from psruntime.core.rounds.past_round import PastRound, past_round
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Computed, Pushed
 from psruntime.core.rounds.shares import Shares

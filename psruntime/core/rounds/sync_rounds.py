@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from psruntime.core.members.judged_clock import JudgedClock, Since
+from psruntime.core.members.membership import JudgedClock, Since
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import View, listed
 from psruntime.core.rounds.past_round import Part, PastRound, record_of_worker

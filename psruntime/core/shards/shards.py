@@ -1,10 +1,5 @@
 """Shards: the ranges of the input, which worker leases which, and which are done.
 
-The order in which the shards of an epoch are handed out: scattered, and another one in each epoch.
-
-It steps through the shards by a stride that is drawn from the epoch's number and has no factor in common with how many
-there are.  So neighbours in the input come far from each other, and nothing has to be kept of it.
-
 A worker takes one shard after the other.  A shard is done when it was read to its end and all its batches are in the
 variables.  A shard of a worker that is gone is handed out again, from its beginning.  An epoch begins when the one
 before is done, so at its end a worker without a shard waits for those that lease the others.
@@ -49,7 +44,12 @@ _WORD = (1 << 64) - 1
 
 
 def number_at(place: int, count: int, epoch: int) -> int:
-    """The number of the shard at a place of the epoch's order, both from 0 and below `count`."""
+    """The number of the shard at a place of the epoch's order, both from 0 and below `count`.
+
+    The order is scattered, and another one in each epoch.  It steps through the shards by a stride that is drawn from
+    the epoch's number and has no factor in common with how many there are.  So neighbours in the input come far from
+    each other, and nothing has to be kept of it.
+    """
     first, stride = _mixed(2 * epoch) % count, 1 + _mixed(2 * epoch + 1) % count
     while gcd(stride, count) != 1:
         stride += 1

@@ -2,7 +2,8 @@
 
 GRPC_FAIL_FAST: a dead ps is an error at once instead of a hang.  The channel options give up a try to connect after
 2 s, and send no pings: the other side would end a connection that is silent for the length of a long step.  A peer
-that is gone without closing is found by network/links.py.  TensorFlow reads the options when its first channel opens.
+that is gone without closing is found by network/connections.py.  TensorFlow reads the options when its first channel
+opens.
 
 The settings of the allocator apply to glibc only.  The threads of a process share arenas: each has one of its own in
 glibc, up to 8 for each core, and an arena keeps what it once had, so what gRPC receives would take its memory several
@@ -24,7 +25,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from psruntime.errors import UsageError
-from psruntime.process.gpus import HIDDEN, VISIBLE
+from psruntime.process.machine import HIDDEN, VISIBLE
 
 # Of mallopt (malloc.h): what glibc itself raises them to, at most, once memory of 32 MB was freed.
 THRESHOLDS = {"MALLOC_TRIM_THRESHOLD_": (-1, 64 << 20), "MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20)}

@@ -22,10 +22,9 @@ from typing import Any, Generic, TypeVar
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import DeviceError, PsRuntimeError
-from psruntime.faults import Place, fate_of, first_line, of_system
+from psruntime.faults import Place, fate_of, first_line, of_system, users_line
 from psruntime.graph.base.types import Graph, Op
-from psruntime.process.gpus import Gpu, gib_text, gpus, memory_text, own_pid
-from psruntime.usercode import users_line
+from psruntime.process.machine import Gpu, gib_text, gpus, memory_text, own_pid
 
 LOST_SESSION = (tf1.errors.AbortedError, tf1.errors.UnavailableError)  # what MonitoredSession recovers from
 

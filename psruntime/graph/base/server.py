@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.base.errors import device_error
 from psruntime.graph.base.types import Op, Proto
-from psruntime.process.gpus import EXTRA, VISIBLE, gpus, visible_names
+from psruntime.process.machine import EXTRA, VISIBLE, gpus, visible_names
 
 DRIVER = "libcuda.so.1"
 # What TensorFlow 2.21, built for CUDA 12, loads before it uses a GPU.

@@ -17,14 +17,13 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
-from psruntime.faults import Place
+from psruntime.faults import Place, blame
 from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
 from psruntime.graph.buckets.update_rules import momentum_of, subtracted, take_unique_rows
 from psruntime.model import ModelSpec
 from psruntime.optimizers import GroupFtrl, LazyAdam, RowwiseAdagrad
-from psruntime.usercode import blame
 
 EVERY = "*"
 # Their updates treat every entry alike and by itself, so a variable may be sliced and flattened under them.

@@ -20,9 +20,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting import row_changes
-from psruntime.core.accounting.row_changes import RowChanges
-from psruntime.core.accounting.saved_state import SUFFIX, SavedState
+from psruntime.core.accounting.saved_state import ROWS_SUFFIX, SUFFIX, RowChanges, SavedState
 from psruntime.core.plan.identity import PROTOCOL, differences, in_a_line, remarks
 from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
 from psruntime.core.shards.shard_messages import Position
@@ -99,7 +97,7 @@ class _Form:
         rows: list[str] = []
         if self._rows and changes:
             rows = self._rows.write(session, new.folder, changes.parts, sharded)
-            Path(new.merged + row_changes.SUFFIX).write_text(changes.text(), encoding="utf-8")
+            Path(new.merged + ROWS_SUFFIX).write_text(changes.text(), encoding="utf-8")
         self._writer.write(session, new.folder, new.merged, sharded, rows)
 
 
@@ -354,7 +352,7 @@ class Checkpoints:
         whole = whole_of(path)
         if whole is None:
             return None
-        changes = RowChanges.of_text(Path(path + row_changes.SUFFIX).read_text(encoding="utf-8"))
+        changes = RowChanges.of_text(Path(path + ROWS_SUFFIX).read_text(encoding="utf-8"))
         if changes.since != self._stamp_of(whole):
             raise ValueError(f"it is a delta of another {whole}")
         there = contents_of(path)

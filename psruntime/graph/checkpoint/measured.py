@@ -21,13 +21,13 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config.values import Metric
 from psruntime.errors import CheckpointError, UsageError
-from psruntime.evaluation import history
-from psruntime.evaluation.history import MOST_TOLD
 from psruntime.faults import first_line
 from psruntime.graph.base.errors import await_end
 from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished, names_of
 from psruntime.graph.checkpoint.listing import DELTA, NewCheckpoints, step_of
+from psruntime.observe import evaluations
+from psruntime.observe.evaluations import MOST_TOLD
 
 
 class Evaluation(Protocol):
@@ -283,6 +283,6 @@ class MeasuredCheckpoints:
         if not self._writer.write(global_step, values) or not os.path.isdir(self._out):
             return  # only TensorFlow reaches it, as gs://, or it cannot be written
         try:
-            history.append(os.path.join(self._out, HISTORY), global_step, time.time(), values)
+            evaluations.append(os.path.join(self._out, HISTORY), global_step, time.time(), values)
         except OSError as error:
             self._log("summaries_failed", reason=first_line(error))

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.row_changes import RowChanges, TableRange, TouchedPart
+from psruntime.core.accounting.saved_state import RowChanges, TableRange, TouchedPart
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.server import ps_device, worker_cpu
 from psruntime.graph.base.types import Feed, Op, Session, Tensor

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.row_changes import RowChanges
-from psruntime.core.accounting.saved_state import BucketCounters, SavedState
+from psruntime.core.accounting.saved_state import BucketCounters, RowChanges, SavedState
 from psruntime.errors import DivergedError, PassedRoundError
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Session, Tensor, Variable

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.row_changes import TableRange, TouchedPart
+from psruntime.core.accounting.saved_state import TableRange, TouchedPart
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece
 from psruntime.graph.base import variable_values
 from psruntime.graph.base.server import ps_device

@@ -21,8 +21,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
-from psruntime.core.plan.row_spaces import TableId, group_row, ps_of
-from psruntime.core.plan.table_groups import GroupedTable, TableGroup
+from psruntime.core.plan.table_groups import GroupedTable, TableGroup, TableId, group_row, ps_of
 from psruntime.graph.base.graphs import Use, ancestors
 from psruntime.graph.base.server import may_be_on_gpu, ps_device
 from psruntime.graph.base.types import Graph, Op, Tensor, Variable

@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
-from psruntime.core.plan.row_spaces import (
+from psruntime.core.plan.table_groups import (
     BatchPosition,
     BucketRow,
+    GroupedTable,
     GroupRow,
+    TableGroup,
     TableId,
     bucket_row,
     group_row,
     ids_on,
     ps_of,
 )
-from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.buckets.gradient import AS_IS, FULL, BucketGradient, Wire, row_sums, unpacked

@@ -19,6 +19,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
+from psruntime.faults import blame
 from psruntime.graph.base.errors import users_errors
 from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.types import Array, Feed, Tensor
@@ -29,7 +30,6 @@ from psruntime.graph.input.batches import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import ModelMetrics
 from psruntime.model import EVAL, TRAIN, Context, Model
-from psruntime.usercode import blame
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
+from psruntime.faults import blame
 from psruntime.graph.base.graphs import ancestors, model_graph
 from psruntime.graph.base.types import DType, Graph, Op, Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import training_names
 from psruntime.model import EVAL, Context, Model, ModelSpec
-from psruntime.usercode import blame
 
 FEATURES, PREDICTIONS, EXAMPLES = "features", "predictions", "examples"
 DEFAULT, OF_EXAMPLES = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY, "tf_example"  # names of signatures

@@ -21,12 +21,11 @@ from psruntime.config import JobConfig
 from psruntime.config.job_settings import AT_MOST
 from psruntime.core.shards.shard_messages import Shard
 from psruntime.errors import UsageError, UserCodeError
-from psruntime.faults import Place
+from psruntime.faults import Place, blame
 from psruntime.graph.base.types import Array, Op, Tensor
 from psruntime.graph.input.batches import BatchLayout, DataErrors, DrawnAhead
 from psruntime.graph.input.shard_reader import DrawnBatch, ShardRange, ShardReader, ShardSource
 from psruntime.model import TRAIN, Context, Model
-from psruntime.usercode import blame
 
 Drawn = TypeVar("Drawn")
 MOST_MINIBATCHES = AT_MOST["local_steps"]  # of a step with data shards, each of which is named in a message

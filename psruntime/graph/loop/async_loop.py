@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.accounts import APPLIED, are_final
-from psruntime.core.accounting.update_outcome import SentUpdate, outcome_of, word_of
+from psruntime.core.accounting.accounts import APPLIED, SentUpdate, are_final, outcome_of, word_of
 from psruntime.core.members.view import View
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION

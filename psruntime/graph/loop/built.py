@@ -18,8 +18,7 @@ from psruntime.config import JobConfig
 from psruntime.config.job import as_started_so, as_trained_alone
 from psruntime.config.process import ProcessConfig, WorkerConfig
 from psruntime.config.schedule import LOCAL
-from psruntime.core.plan.plan import make_plan
-from psruntime.core.plan.plan_report import report
+from psruntime.core.plan.plan import make_plan, report
 from psruntime.graph.base.server import gpu_count, limit_gpus
 from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.base.types import Array
@@ -36,8 +35,8 @@ from psruntime.graph.session.summary_hook import Progress
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.setup import log_plan
 from psruntime.model import EVAL, TRAIN, Context, Model, ModelSpec, input_seed, load_model
-from psruntime.observe.recorder import Recorder
-from psruntime.process.gpus import gpus, smallest_memory
+from psruntime.observe.records import Recorder
+from psruntime.process.machine import gpus, smallest_memory
 
 
 class Built:

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.update_outcome import SentUpdate, UpdateOutcome, contribution, too_late, word_of
+from psruntime.core.accounting.accounts import SentUpdate, UpdateOutcome, contribution, too_late, word_of
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.contribution import Kept, Outcome, Use, has_closed, use_of
 from psruntime.core.rounds.round_messages import (

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import PsRuntimeError, UsageError
-from psruntime.faults import Place, first_line
+from psruntime.faults import Place, blame, first_line
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.types import Feed, Proto, Session
 from psruntime.graph.session.save_hooks import CheckpointHook
 from psruntime.graph.session.session import ViewHook
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.observe.meter import StepTimes, in_order
-from psruntime.usercode import blame
 
 
 class Ran(NamedTuple):

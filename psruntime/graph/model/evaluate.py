@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
 from psruntime.errors import UsageError, UserCodeError
+from psruntime.faults import blame
 from psruntime.graph.base.checkpoint_reader import BATCHES_BYTES, RowsInUse, name_of, readable, require_fit
 from psruntime.graph.base.errors import users_errors
 from psruntime.graph.base.graphs import ancestors, model_graph
@@ -29,7 +30,6 @@ from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import build_pulled_model
 from psruntime.graph.model.spec_checks import check_spec
 from psruntime.model import EVAL, TRAIN, Context, Model, ModelSpec
-from psruntime.usercode import blame
 
 MOST_VALUES = 1000  # of one metric; each is a curve of TensorBoard
 RESERVED = frozenset({"event", "global_step", "kept", "reason", "traceback"})  # fields of the log beside the values

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config.devices import ALL_GPUS, AUTO_GPU, number_of
+from psruntime.config.process import ALL_GPUS, AUTO_GPU, number_of
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.core.plan.plan import Plan
 from psruntime.core.plan.table_groups import TableGroup
@@ -146,7 +146,7 @@ ONE_TOWER = Towers()
 
 
 def find_towers(names: tuple[str, ...], per_gpu: int = 1) -> Towers:
-    """The towers on the devices of these names, see psruntime/config/devices.py.
+    """The towers on the devices of these names, see psruntime/config/process.py.
 
     per_gpu: virtual GPUs of each GPU.  With gpu:auto the GPU was chosen, and is the only one by now.
 

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.errors import UsageError
+from psruntime.faults import blame
 from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Op, Tensor, Variable
@@ -35,7 +36,6 @@ from psruntime.graph.model.variable_reads import (
 )
 from psruntime.graph.push.aggregation import Aggregated
 from psruntime.model import TRAIN, Model, ModelSpec
-from psruntime.usercode import blame
 
 
 @dataclass(frozen=True)

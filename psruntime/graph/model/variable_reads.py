@@ -19,8 +19,7 @@ from typing import Protocol
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket, Piece
-from psruntime.core.plan.packing import ALIGNED_BYTES
-from psruntime.core.plan.plan import Plan
+from psruntime.core.plan.plan import ALIGNED_BYTES, Plan
 from psruntime.graph.base.server import ps_device, worker_cpu, worker_device
 from psruntime.graph.base.types import DType, Op, Tensor, Variable
 from psruntime.graph.base.variable_values import worker_variable, write_rows

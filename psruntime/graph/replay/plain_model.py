@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
-from psruntime.faults import Place, fate_of, first_line
+from psruntime.faults import Place, blame, fate_of, first_line
 from psruntime.graph.base.graphs import ancestors, uses_of
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.embedding.dynamic_table import noted
@@ -26,7 +26,6 @@ from psruntime.graph.input.batches import BatchLayout
 from psruntime.graph.model.spec_checks import aggregation_of
 from psruntime.graph.replay.plain_buckets import Gradient, unique
 from psruntime.model import TRAIN, Model
-from psruntime.usercode import blame
 
 NEAR = 2e-7  # of the largest input: some four roundings of float32
 

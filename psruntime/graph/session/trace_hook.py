@@ -18,8 +18,7 @@ from psruntime.graph.base.types import Graph, Proto, Session, Tensor
 from psruntime.graph.session.session import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.observe.meter import StepTimes
-from psruntime.tracing.chrome import TraceFolder
-from psruntime.tracing.parts import APPLY, MUTEX, OP, PHASE, READ, STEP, TRANSFER, Head, Span, write_part
+from psruntime.observe.traces import APPLY, MUTEX, OP, PHASE, READ, STEP, TRANSFER, Head, Span, TraceFolder, write_part
 
 if TYPE_CHECKING:
     from psruntime.graph.session.worker_run import StepResult

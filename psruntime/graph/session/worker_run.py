@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from psruntime.config import JobConfig
-from psruntime.core.accounting.update_outcome import SentUpdate
+from psruntime.core.accounting.accounts import SentUpdate
 from psruntime.core.members.messages import Assignment, Ending, Prepared
 from psruntime.core.members.view import View
 from psruntime.core.rounds.round_messages import Action, Report, Starved

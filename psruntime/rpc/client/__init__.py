@@ -1,4 +1,4 @@
 """Calling the coordinator: one call, retries, joining, and the membership that heartbeats keep alive.
 
-May use rpc/security and rpc/wire; does not know rpc/server.
+May use rpc/wire; does not know rpc/server.
 """

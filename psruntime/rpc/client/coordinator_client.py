@@ -1,10 +1,12 @@
-"""A caller of the coordinator: typed, synchronous, every call with a deadline."""
+"""A caller of the coordinator: typed, synchronous, every call with a deadline; and what callers of a process share."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -19,12 +21,10 @@ from psruntime.core.rounds.round_messages import Action
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, ShardRequest
 from psruntime.core.steering.commands import Reply
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
-from psruntime.rpc.security import job_token
-from psruntime.rpc.security.credentials import OPEN, Security
-from psruntime.rpc.security.tls import why_refused
-from psruntime.rpc.wire import statuses
+from psruntime.rpc.wire import job_token, statuses
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
 from psruntime.rpc.wire.codec import from_wire, to_wire
+from psruntime.rpc.wire.credentials import OPEN, Security, why_refused
 from psruntime.rpc.wire.messages import (
     ActionRequest,
     ChiefReport,
@@ -164,3 +164,22 @@ class CoordinatorClient:
                 return CredentialsError(fault)
         cause = dict(error.trailing_metadata() or ()).get(statuses.CAUSE_KEY, "")
         return statuses.error_of(error.code(), cause, statuses.one_line(error.details() or ""), self.name)
+
+
+MARGIN_S = 2.0  # at least
+
+
+@dataclass(frozen=True)
+class ClientContext:
+    """asked, stop: as in Process; `stop` ends every wait.  log(event, **facts): takes what operators want to read."""
+
+    client: CoordinatorClient
+    job: JobConfig
+    stop: threading.Event
+    log: Callable[..., None]
+    asked: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def margin_s(self) -> float:
+        """Of a call's deadline over the time for which the coordinator may keep it waiting."""
+        return max(MARGIN_S, self.job.heartbeat_s)

@@ -1,16 +1,24 @@
-"""Joining: asks until the process is admitted or it is clear that it will not be, and reports an end before that."""
+"""The way into a job: calls that are repeated until the coordinator is reached, the job's settings, and the join.
+
+A process asks until it is admitted or it is clear that it will not be, and reports an end before that.
+"""
 
 from __future__ import annotations
 
+import random
 import secrets
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+from psruntime.config import JobConfig
+from psruntime.config.job import contradictions
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import NOT_JOINED, Answer, Join, LeaveKind, Machine, NotYet
-from psruntime.core.members.past import UNKNOWN, Past
+from psruntime.core.members.view import UNKNOWN, Past
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.errors import (
@@ -23,13 +31,110 @@ from psruntime.errors import (
     PsRuntimeError,
     StopRequested,
     UnreachableError,
+    UsageError,
 )
 from psruntime.observe.log import first_line_of
-from psruntime.rpc.client.context import ClientContext
-from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.retry import pause, retrying
-from psruntime.rpc.security.credentials import Security
+from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorClient
+from psruntime.rpc.wire.credentials import Security
 from psruntime.rpc.wire.messages import Leave
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 1.0  # a coordinator that is back is found within it
+LOOK_S = 0.1  # how often a pause looks at the stop event
+
+T = TypeVar("T")
+
+
+def retrying(
+    call: Callable[[], T],
+    for_s: float,
+    stop: threading.Event,
+    what: str,
+    log: Callable[..., None],
+    setting: str = "--connect-timeout",
+) -> T:
+    """Makes the call until it is answered, with growing pauses.  Logs when it begins to wait and when that ends.
+
+    `what` is whom the call reaches, `setting` the flag that sets `for_s`, both for people.
+
+    Raises:
+        UnreachableError: not answered within `for_s` seconds.
+        StopRequested: `stop` was set.
+        Other errors of the call, at once.
+    """
+    began_s = time.monotonic()
+    pause_s = FIRST_PAUSE_S
+    waits = False
+    while True:
+        if stop.is_set():
+            raise StopRequested(f"asked to stop while {what} was not reached")
+        try:
+            result = call()
+        except UnreachableError as error:
+            left_s = began_s + for_s - time.monotonic()
+            if left_s <= 0:
+                raise UnreachableError(
+                    f"{what} was not reached for {for_s:g} s; is ps 0 running there? ({setting}) last try: {error}"
+                ) from None
+            if not waits:
+                log("unreachable", what=what, error=str(error), gives_up_after_s=for_s)
+            waits = True
+            pause(stop, min(left_s, pause_s * random.uniform(0.5, 1.0)))  # apart, so that callers do not come at once
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            continue
+        except PsRuntimeError:  # an answer, if not a welcome one
+            _note_reached(waits, what, began_s, log)
+            raise
+        _note_reached(waits, what, began_s, log)
+        return result
+
+
+def _note_reached(waited: bool, what: str, began_s: float, log: Callable[..., None]) -> None:
+    if waited:
+        log("reached", what=what, after_s=time.monotonic() - began_s)
+
+
+def pause(stop: threading.Event, for_s: float) -> None:
+    """Sleeps, or until `stop` is set.
+
+    It looks at the event instead of waiting for it: a signal handler that sets the event while the same
+    thread is inside `Event.wait` may find the event's lock taken, and would block for ever.
+    """
+    until_s = time.monotonic() + for_s
+    while not stop.is_set() and (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, LOOK_S))
+
+
+def fetch_job(
+    client: CoordinatorClient,
+    given: dict[str, Any],
+    connect_timeout_s: float,
+    stop: threading.Event,
+    log: Callable[..., None],
+    worker: int | None = None,
+) -> JobConfig:
+    """The job's settings; waits for the coordinator to appear.
+
+    worker: index of the worker that asks, which joins later; None: another process asks.
+
+    Raises:
+        UsageError: it did not within `connect_timeout_s`, or a setting of `given`, this process's own
+            flags, contradicts the job's; OtherJobError if that is the job's id.
+    """
+    try:
+        job = retrying(client.get_job, connect_timeout_s, stop, client.name, log)
+    except UnreachableError as error:
+        raise UsageError(str(error)) from error
+    log("job", id=job.job_id, mode=job.mode, coordinator=client.address)
+    wrong = contradictions(given, job)
+    if wrong:
+        kind = OtherJobError if given.get("job_id", job.job_id) != job.job_id else UsageError
+        raise kind(f"flags contradict the job's settings: {'; '.join(wrong)}; leave them out, ps 0 sets them")
+    if worker is not None:
+        with suppress(UnreachableError):  # its join finds out
+            client.get_job(worker=worker)  # it belongs to this job, and joins when it is built
+    return job
+
 
 ASK_AGAIN_S = 0.3  # a lost holder is replaced this much later; the coordinator may probe its address each time
 REPORT_S = 2.0  # for the report of an end before the join

@@ -12,8 +12,7 @@ from dataclasses import replace
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import Answer, Assignment, LeaveKind, Prepared, PsBeat, WorkerBeat
-from psruntime.core.members.past import Past
-from psruntime.core.members.view import over_error
+from psruntime.core.members.view import Past, over_error
 from psruntime.errors import (
     CredentialsError,
     IndexHeldError,
@@ -22,10 +21,9 @@ from psruntime.errors import (
     StopRequested,
     UnreachableError,
 )
-from psruntime.rpc.client.context import ClientContext
-from psruntime.rpc.client.join import Registration, join_until_admitted
+from psruntime.rpc.client.coordinator_client import ClientContext
+from psruntime.rpc.client.join import Registration, join_until_admitted, retrying
 from psruntime.rpc.client.latest_answer import LatestAnswer
-from psruntime.rpc.client.retry import retrying
 from psruntime.rpc.wire.messages import ChiefReport, Heartbeat, Leave
 
 LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does the same later

@@ -20,8 +20,8 @@ import grpc
 
 from psruntime.config import JobConfig
 from psruntime.core.clocks.clocks import ClockReport
+from psruntime.core.coordinator.answers import job_status
 from psruntime.core.coordinator.coordinator import Coordinator
-from psruntime.core.coordinator.status import job_status
 from psruntime.core.fields import INDEX_LIMIT, Whole
 from psruntime.core.members import messages
 from psruntime.core.members.membership import Member
@@ -32,7 +32,7 @@ from psruntime.core.rounds.sync_rounds import Record
 from psruntime.core.shards.shard_messages import ShardRequest
 from psruntime.core.steering.commands import Outcome
 from psruntime.errors import UsageError
-from psruntime.rpc.server.dead_holder_probe import Probes
+from psruntime.network.hosts import Probes
 from psruntime.rpc.server.polls import AGAIN_S, FRESH_S, SOON_S, ChangePolls, ClockPolls, HeartbeatPolls, Watchers
 from psruntime.rpc.wire import statuses
 from psruntime.rpc.wire.codec import from_wire, to_wire

@@ -1,4 +1,5 @@
-"""The wire format: dataclasses of core to protobuf messages and back, errors to gRPC statuses and back.
+"""The wire: its format and what protects it.  The lowest room of rpc.
 
-Whatever arrives becomes a valid dataclass or an error that names the field.  The lowest room of rpc.
+Dataclasses of core become protobuf messages and back, errors gRPC statuses and back: whatever arrives becomes a valid
+dataclass or an error that names the field.  TLS and the job token are read here, for both ends.
 """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from psruntime.core.shards.shard_messages import Position, Shard, Sharding, ShardNews, ShardRequest
 from psruntime.errors import CheckpointError, ReplacedError, StopRequested, UnreachableError
-from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.client.coordinator_client import ClientContext
 from psruntime.rpc.client.membership_client import MembershipClient
 
 PAUSE_S = 0.3  # after a call that failed: the heartbeats find the same error, and act on it

@@ -11,11 +11,10 @@ import threading
 import time
 import traceback
 
-from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
-from psruntime.core.clocks.report_schedule import ReportSchedule
+from psruntime.core.clocks.clocks import ClockAnswer, ClockReport, ReportSchedule
 from psruntime.core.members.messages import Assignment
 from psruntime.errors import PsRuntimeError, ReplacedError, UnreachableError
-from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.client.coordinator_client import ClientContext
 
 
 class StepTimer:

@@ -18,7 +18,7 @@ from psruntime.core.members.messages import (
 from psruntime.core.members.view import Phase, View, over_error
 from psruntime.core.rounds.round_messages import Action, ActionKind, Report, Starved
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
-from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.client.coordinator_client import ClientContext
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.wire.messages import ActionRequest
 from psruntime.rpc.worker.shard_taker import ShardTaker

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from psruntime.core.members.messages import Answer, GraphsBuilt, WorkerStats
 from psruntime.errors import PsRuntimeError
-from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.client.coordinator_client import ClientContext
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.worker.step_gate import Gate

@@ -15,10 +15,10 @@ from psruntime.core.accounting.accounts import (
     are_final,
     is_balanced,
     ledger_facts,
+    outcome_of,
     stats_of,
     terms_of,
 )
-from psruntime.core.accounting.update_outcome import outcome_of
 from psruntime.core.members.messages import PsStats
 
 

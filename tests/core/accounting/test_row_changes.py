@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psruntime.core.accounting.row_changes import RowChanges, TableRange, TouchedPart
+from psruntime.core.accounting.saved_state import RowChanges, TableRange, TouchedPart
 
 numbers = st.integers(0, 2**40)
 tables = st.builds(TableRange, st.text(max_size=4), numbers, numbers, numbers, numbers, numbers)

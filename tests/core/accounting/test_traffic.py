@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from psruntime.core.accounting.traffic import HEAVY, LEAST_BYTES_PER_S, RELIEVED, WINDOW_S, TrafficRates, why_heavy
-from psruntime.core.coordinator.status import job_status
+from psruntime.core.coordinator.answers import job_status
 from psruntime.core.members.job_status import PsTraffic, WorkerTraffic
 from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.messages import BytesMoved, PsBeat, PsStats, WorkerBeat, WorkerStats

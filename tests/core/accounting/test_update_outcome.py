@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from psruntime.core.accounting.accounts import APPLIED, CAUSES, FENCED, NOT_FINITE, REPEATED, STALE
-from psruntime.core.accounting.update_outcome import UpdateOutcome, contribution, outcome_of, too_late, word_of
+from psruntime.core.accounting.accounts import (
+    APPLIED,
+    CAUSES,
+    FENCED,
+    NOT_FINITE,
+    REPEATED,
+    STALE,
+    UpdateOutcome,
+    contribution,
+    outcome_of,
+    too_late,
+    word_of,
+)
 from psruntime.core.members.view import PsEntry, View
 
 RESTORED = 1 << 32  # how much a version leaps by a restore

@@ -22,7 +22,7 @@ from psruntime.core.clocks.adaptive_bound import (
 )
 from psruntime.core.clocks.adaptive_bound import choose as choose_of
 from psruntime.core.clocks.clocks import ClockTable
-from psruntime.core.members.judged_clock import JudgedClock
+from psruntime.core.members.membership import JudgedClock
 
 WITHIN = BoundRange(1, 8)
 EVEN = [[0.01] * STEPS] * 4

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from psruntime.core.clocks.clocks import LOCK_STEP, UNBOUNDED, ClockTable
+from psruntime.core.clocks.clocks import UNBOUNDED, ClockTable
 from tests.support.selection import examples
 
 PICK = st.integers(0, 59)  # chooses one of those that are there, modulo their number
@@ -118,7 +118,7 @@ def table_with(bound: int | None, *clocks: int) -> ClockTable:
         (UNBOUNDED, True, "3 steps ahead, no bound"),
         (3, True, "3 steps ahead, bound 3"),
         (2, False, "3 steps ahead of worker 1, bound 2"),
-        (LOCK_STEP, False, "3 steps ahead of worker 1, bound 0"),
+        (0, False, "3 steps ahead of worker 1, bound 0"),
     ],
 )
 def test_a_decision_says_how_far_ahead_of_whom(bound: int | None, allowed: bool, reason: str) -> None:
@@ -127,7 +127,7 @@ def test_a_decision_says_how_far_ahead_of_whom(bound: int | None, allowed: bool,
 
 
 def test_in_lock_step_everybody_waits_for_the_last_one() -> None:
-    table = table_with(LOCK_STEP, 1, 1, 0)
+    table = table_with(0, 1, 1, 0)
     assert [table.may_start(worker).allowed for worker in range(3)] == [False, False, True]
     table.report(2, 1)
     assert [table.may_start(worker).allowed for worker in range(3)] == [True, True, True]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from psruntime.config import JobConfig
 from psruntime.core.clocks.pace import Pace
-from psruntime.core.members.judged_clock import JudgedClock
-from psruntime.core.members.membership import Member, Role
+from psruntime.core.members.membership import JudgedClock, Member, Role
 
 
 def member(index: int) -> Member:

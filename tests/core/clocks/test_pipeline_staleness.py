@@ -14,7 +14,7 @@ import pytest
 from psruntime.config import JobConfig
 from psruntime.core.clocks.clocks import within
 from psruntime.core.clocks.pace import Pace
-from psruntime.core.members.judged_clock import JudgedClock
+from psruntime.core.members.membership import JudgedClock
 
 WORKERS = 3
 MOVES = 4000

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
-from psruntime.core.clocks.report_schedule import FIRST_POLL_S, PAUSE_S, REPORT_S, ReportSchedule
+from psruntime.core.clocks.clocks import FIRST_POLL_S, PAUSE_S, REPORT_S, ClockAnswer, ClockReport, ReportSchedule
 from psruntime.core.members.messages import Assignment
 from psruntime.core.members.view import PsEntry, View
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from psruntime.config import JobConfig
 from psruntime.core.clocks.pace import Pace
-from psruntime.core.members.judged_clock import JudgedClock
-from psruntime.core.members.membership import Member
+from psruntime.core.members.membership import JudgedClock, Member
 from tests.core.clocks.test_level import member
 from tests.support.selection import examples
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from psruntime.config import JobConfig
+from psruntime.core.clocks.clocks import LEAST_BOUND, REPORT_S, REPORTS_PER_S, SPREAD, spacing_s
 from psruntime.core.clocks.pace import Pace
-from psruntime.core.clocks.report_schedule import LEAST_BOUND, REPORT_S, REPORTS_PER_S, SPREAD, spacing_s
-from psruntime.core.members.judged_clock import JudgedClock
-from psruntime.core.members.membership import Member, Role
+from psruntime.core.members.membership import JudgedClock, Member, Role
 
 MANY = 1000
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from psruntime.core.coordinator import steered
+from psruntime.core.coordinator.answers import job_status
 from psruntime.core.coordinator.job_state import JobState
-from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.departures import KEPT
 from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.membership import Role, tag_of

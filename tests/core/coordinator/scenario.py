@@ -13,8 +13,8 @@ from psruntime.config import JobConfig
 from psruntime.config.schedule import named
 from psruntime.core.clocks.adaptive_bound import STEPS
 from psruntime.core.coordinator import steered
+from psruntime.core.coordinator.answers import job_status
 from psruntime.core.coordinator.coordinator import Coordinator
-from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import (
     NOT_JOINED,
@@ -27,7 +27,7 @@ from psruntime.core.members.messages import (
     PsBeat,
     WorkerBeat,
 )
-from psruntime.core.members.past import UNKNOWN, Past
+from psruntime.core.members.view import UNKNOWN, Past
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import ActionKind, Applied, Broken, Pushed, Report
 from psruntime.core.steering.commands import SteeringStatus

@@ -11,8 +11,7 @@ from psruntime.core.coordinator.chief import AGAIN_S
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, Join, Prepared, PsBeat, WorkerBeat
-from psruntime.core.members.past import UNKNOWN, Past
-from psruntime.core.members.view import Phase
+from psruntime.core.members.view import UNKNOWN, Past, Phase
 from psruntime.core.plan.buckets import VariableSpec
 
 PS_TIMEOUT_S = 15.0

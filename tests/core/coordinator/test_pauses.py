@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from psruntime.core.coordinator.status import job_status
+from psruntime.core.coordinator.answers import job_status
 from psruntime.core.members.job_status import PsTraffic
 from psruntime.core.members.messages import BytesMoved, PsBeat, PsStats
 from tests.core.coordinator.scenario import Scenario

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psruntime.core.members.judged_clock import JudgedClock, Since
+from psruntime.core.members.membership import JudgedClock, Since
 
 GAP_S = 5.0
 

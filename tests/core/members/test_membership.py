@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from psruntime.core.members.judged_clock import JudgedClock
-from psruntime.core.members.membership import Busy, Member, Membership, Role, tag_of
+from psruntime.core.members.membership import Busy, JudgedClock, Member, Membership, Role, tag_of
 from psruntime.errors import IndexHeldError, ReplacedError
 from tests.support.selection import examples
 

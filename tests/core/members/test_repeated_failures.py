@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psruntime.core.members.judged_clock import JudgedClock
-from psruntime.core.members.membership import Role
-from psruntime.core.members.repeated_failures import ALONE_S, FIRST_S, LIMIT, RepeatedFailures
+from psruntime.core.members.departures import ALONE_S, FIRST_S, LIMIT, RepeatedFailures
+from psruntime.core.members.membership import JudgedClock, Role
 
 PATIENCE_S = 60.0
 

@@ -10,8 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
-from psruntime.core.plan.packing import ALIGNED_BYTES
-from psruntime.core.plan.plan import Plan, first_difference, make_plan
+from psruntime.core.plan.plan import ALIGNED_BYTES, Plan, first_difference, make_plan
 from tests.support.selection import examples
 
 CASES = settings(max_examples=examples(150), deadline=None, derandomize=True)

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.plan.row_spaces import TableId, bucket_row, first_id_on, group_row, ids_on, ps_of
-from psruntime.core.plan.table_groups import TableGroup, grouped
+from psruntime.core.plan.table_groups import (
+    TableGroup,
+    TableId,
+    bucket_row,
+    first_id_on,
+    group_row,
+    grouped,
+    ids_on,
+    ps_of,
+)
 
 
 @st.composite

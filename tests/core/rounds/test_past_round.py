@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from psruntime.core.members.judged_clock import JudgedClock
-from psruntime.core.members.membership import tag_of
+from psruntime.core.members.membership import JudgedClock, tag_of
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.rounds.past_round import past_round

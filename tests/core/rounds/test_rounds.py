@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psruntime.core.rounds import rounds as module
-from psruntime.core.rounds.chosen import Late
+from psruntime.core.rounds.contribution import Late
 from psruntime.core.rounds.round_messages import ActionKind, Applied, Complete, Computed, Pushed, Taken
 from psruntime.core.rounds.rounds import Rounds
 from psruntime.core.rounds.shares import Shares

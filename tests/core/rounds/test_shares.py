@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from psruntime.core.members.judged_clock import JudgedClock
+from psruntime.core.members.membership import JudgedClock
 from psruntime.core.members.view import View
 from psruntime.core.rounds.round_messages import Pushed, Taken
 from psruntime.core.rounds.shares import LEAST_MEASURES, MOST, ROUNDS_BETWEEN, Shares

@@ -24,8 +24,7 @@ from psruntime.core.members.messages import (
     PsBeat,
     WorkerBeat,
 )
-from psruntime.core.members.past import UNKNOWN, Past
-from psruntime.core.members.view import Phase
+from psruntime.core.members.view import UNKNOWN, Past, Phase
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Pushed, Report
 from psruntime.core.steering.barrier import BarrierState

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from psruntime.core.coordinator.answers import job_status
 from psruntime.core.coordinator.coordinator import Coordinator
-from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.shards.shard_messages import START

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from psruntime.core.coordinator import steered
-from psruntime.core.coordinator.status import job_status
+from psruntime.core.coordinator.answers import job_status
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.barrier import BarrierState

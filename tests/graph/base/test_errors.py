@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import EXIT_RESTART, DeviceError
 from psruntime.faults import first_line
 from psruntime.graph.base.errors import device_error, users_errors
-from psruntime.process.gpus import Gpu
+from psruntime.process.machine import Gpu
 
 HEAD = "Graph execution error:\n\n"
 MADE = "Detected at node 'a' defined at (most recent call last):\n    File \"x.py\", line 8\nNode: 'a'\n"

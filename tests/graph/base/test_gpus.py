@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config.devices import GpuLimit
+from psruntime.config.process import GpuLimit
 from psruntime.errors import DeviceError, UsageError
 from psruntime.graph.base import server
 from psruntime.graph.base.server import server_config, start_server

@@ -14,7 +14,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 import psruntime
-from psruntime.core.accounting.row_changes import SUFFIX, RowChanges
+from psruntime.core.accounting.saved_state import ROWS_SUFFIX, RowChanges
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.checkpoint.listing import newest_step, step_of
 from psruntime.model import Context, Model, ModelSpec
@@ -75,7 +75,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def changes_of(folder: Path) -> RowChanges:
-    (file,) = folder.glob(f"*{SUFFIX}")
+    (file,) = folder.glob(f"*{ROWS_SUFFIX}")
     return RowChanges.of_text(file.read_text())
 
 

@@ -15,10 +15,10 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.commands import evaluate
-from psruntime.evaluation import history
 from psruntime.graph.checkpoint.measured import HISTORY
 from psruntime.graph.model.evaluate import CheckpointEvaluation
 from psruntime.model import load_model
+from psruntime.observe import evaluations
 from tests.support.local_cluster import LocalCluster, train
 
 MODEL = """
@@ -66,7 +66,7 @@ def test_the_newest_is_measured(write: Write, tmp_path: Path, capsys: pytest.Cap
     assert said == {"global_step": 20, "checkpoint": str(folder / "model.ckpt-20"), "metrics": {"loss": 1.0}}
     assert {path.name.partition(".")[0] for path in folder.iterdir()} == {"checkpoint", "model"}, "nothing is written"
     assert evaluate.main([*argv, f"--out={tmp_path / 'out'}"]) == 0
-    assert history.read(str(tmp_path / "out" / HISTORY)).evaluations == {20: {"loss": 1.0}}
+    assert evaluations.read(str(tmp_path / "out" / HISTORY)).evaluations == {20: {"loss": 1.0}}
     capsys.readouterr()
     assert evaluate.main([*argv, f"--out={tmp_path / 'out' / HISTORY / 'below_a_file'}"]) == 1
     assert "summaries failed" in capsys.readouterr().err

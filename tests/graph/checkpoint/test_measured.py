@@ -9,8 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UserCodeError
-from psruntime.evaluation import history
 from psruntime.graph.checkpoint.measured import FOLDER, HISTORY, MeasuredCheckpoints
+from psruntime.observe import evaluations
 
 
 class Folder:
@@ -80,7 +80,7 @@ def test_the_values_are_written_beside_the_checkpoints(folder: Folder) -> None:
     folder.write(7)
     all_of(checkpoints)
     checkpoints.close()
-    assert history.read(str(folder.path / FOLDER / HISTORY)).evaluations == {7: {"value": 7.0}}
+    assert evaluations.read(str(folder.path / FOLDER / HISTORY)).evaluations == {7: {"value": 7.0}}
     (events,) = (folder.path / FOLDER).glob("events*")
     found = [(e.step, v.tag, v.simple_value) for e in tf1.train.summary_iterator(str(events)) for v in e.summary.value]
     assert found == [(7, "value", 7.0)]

@@ -12,8 +12,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from benchmarks.receives import receives
-from psruntime.core.plan.plan import make_plan
-from psruntime.core.plan.plan_report import report
+from psruntime.core.plan.plan import make_plan, report
 from psruntime.errors import UserCodeError
 from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.input.input_stream import InputStream

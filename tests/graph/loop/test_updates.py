@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.update_outcome import word_of
+from psruntime.core.accounting.accounts import word_of
 from tests.support.local_cluster import LocalCluster, Run, linear_model, train, with_spec
 
 MODEL = linear_model(tf1.train.GradientDescentOptimizer)

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import NOT_FINITE
-from psruntime.core.plan.plan_report import report
+from psruntime.core.plan.plan import report
 from psruntime.graph.buckets.optimizers import rules_of
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Model, ModelSpec

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config.devices import device_names
+from psruntime.config.process import device_names
 from psruntime.errors import UsageError
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.model.gradients import ONE_TOWER, Towers, find_towers

@@ -12,8 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.session import trace_hook
 from psruntime.model import ModelSpec
 from psruntime.observe.meter import PHASES
-from psruntime.tracing.chrome import Trace, read_trace
-from psruntime.tracing.parts import APPLY, MUTEX, PHASE, STEP
+from psruntime.observe.traces import APPLY, MUTEX, PHASE, STEP, Trace, read_trace
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of

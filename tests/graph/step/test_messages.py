@@ -10,8 +10,7 @@ import tensorflow.compat.v1 as tf1
 
 from benchmarks.receives import receives
 from psruntime.config import JobConfig
-from psruntime.core.plan.plan import make_plan
-from psruntime.core.plan.plan_report import report
+from psruntime.core.plan.plan import make_plan, report
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import record_specs
 from psruntime.model import Context, Model

@@ -11,7 +11,7 @@ from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import Answer, LeaveKind
 from psruntime.core.members.view import Phase
 from psruntime.errors import CredentialsError, JobFailedError, PsRuntimeError, StopRequested, UnreachableError
-from psruntime.rpc.security.credentials import Security
+from psruntime.rpc.wire.credentials import Security
 from psruntime.rpc.wire.messages import Leave
 from tests.rpc.client.membership_clients import joined, phase_is
 from tests.rpc.conftest import JOB_ID, PAIR, a_join

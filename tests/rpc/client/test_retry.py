@@ -8,9 +8,9 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError, UsageError
-from psruntime.rpc.client import retry
+from psruntime.rpc.client import join
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.retry import retrying
+from psruntime.rpc.client.join import retrying
 from tests.rpc.conftest import Events
 from tests.support.polling import poll_until
 
@@ -57,10 +57,10 @@ def test_an_error_that_is_an_answer_ends_the_wait_too():
 
 def test_pauses_grow_and_stay_short(monkeypatch):
     pauses: list[float] = []
-    monkeypatch.setattr(retry, "pause", lambda _stop, for_s: pauses.append(for_s))
+    monkeypatch.setattr(join, "pause", lambda _stop, for_s: pauses.append(for_s))
     retrying(Calls(12), 10**9, threading.Event(), "coordinator h:1", Events())
-    assert pauses[0] <= retry.FIRST_PAUSE_S
-    assert retry.LONGEST_PAUSE_S / 2 <= min(pauses[6:]) <= max(pauses) <= retry.LONGEST_PAUSE_S
+    assert pauses[0] <= join.FIRST_PAUSE_S
+    assert join.LONGEST_PAUSE_S / 2 <= min(pauses[6:]) <= max(pauses) <= join.LONGEST_PAUSE_S
     assert len(set(pauses)) == len(pauses), "callers come apart"
 
 

@@ -16,8 +16,7 @@ from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.errors import UnreachableError, UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.server.listener import require_free
-from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.server.rpc_server import RpcServer, require_free
 from psruntime.rpc.server.servicer import CoordinationServicer
 from psruntime.rpc.wire import channel_options
 from tests.rpc.conftest import JOB_ID, LONG, a_beat, a_join, hold

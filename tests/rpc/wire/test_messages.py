@@ -34,8 +34,7 @@ from psruntime.core.members.messages import (
     WorkerBeat,
     WorkerStats,
 )
-from psruntime.core.members.past import Past
-from psruntime.core.members.view import Phase, PsEntry, View
+from psruntime.core.members.view import Past, Phase, PsEntry, View
 from psruntime.core.plan.buckets import AGGREGATIONS, DTYPE_BYTES, TRAINED_DTYPES, DynamicRows, VariableSpec
 from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.steering.commands import Command, Kind, Outcome, Overrides, Reply, SteeringStatus

@@ -14,7 +14,7 @@ from psruntime.core.members.messages import Answer, Instructions
 from psruntime.core.members.view import Phase, View
 from psruntime.core.shards.shard_messages import Position, Shard, ShardAnswer, Sharding, ShardNews, ShardRequest
 from psruntime.errors import CheckpointError, ReplacedError, StopRequested, UnreachableError
-from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.client.coordinator_client import ClientContext
 from psruntime.rpc.worker import shard_taker
 from psruntime.rpc.worker.shard_taker import ShardTaker
 

@@ -13,16 +13,14 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.clocks import report_schedule
-from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
-from psruntime.core.clocks.report_schedule import REPORT_S
+from psruntime.core.clocks import clocks
+from psruntime.core.clocks.clocks import REPORT_S, ClockAnswer, ClockReport
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Assignment, LeaveKind, Prepared, PsBeat, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase, View
 from psruntime.core.steering.commands import Command, Kind, Outcome
 from psruntime.errors import JobFailedError, ReplacedError, StopRequested, UsageError
-from psruntime.rpc.client.context import ClientContext
-from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorClient
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.wire.messages import ChiefReport, ControlRequest, Leave
@@ -211,7 +209,7 @@ def test_far_from_its_bound_a_worker_makes_1000_steps_on_what_it_knows(stage):
 
 
 def test_at_its_bound_a_worker_does_not_wait_for_what_the_others_have_put_off(stage, pool, monkeypatch):
-    monkeypatch.setattr(report_schedule, "REPORTS_PER_S", 0.001)  # three workers leave an hour between reports
+    monkeypatch.setattr(clocks, "REPORTS_PER_S", 0.001)  # three workers leave an hour between reports
     job = Job(stage, replace(JOB, bound=8))
     workers = fast, slow, other = job.workers(0, 1, 2)
     poll_until(lambda: all(worker.gate._every_s > 60 for worker in workers), 30, "all know it")

@@ -14,7 +14,7 @@ from psruntime.core.members.messages import Answer, Assignment, Ending, Instruct
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Pushed, Report, Starved
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
-from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.client.coordinator_client import ClientContext
 from psruntime.rpc.wire.messages import ActionRequest
 from psruntime.rpc.worker.worker_control import QUICK_S, WorkerControl
 from psruntime.rpc.worker.worker_facts import WORK_S, WorkerFacts

@@ -1,1 +1,0 @@
-"""A running job by its status once a second: its last minutes, and its events."""

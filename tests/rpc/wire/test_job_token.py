@@ -1,0 +1,127 @@
+"""The token: who has it is served, who has not is refused before the request is read, and health is open."""
+
+from __future__ import annotations
+
+import threading
+
+import grpc
+import pytest
+
+from psruntime.commands import status
+from psruntime.config.process import split_address
+from psruntime.errors import CredentialsError
+from psruntime.rpc.client.join import fetch_job
+from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.server.servicer import CoordinationServicer
+from psruntime.rpc.wire.credentials import Security
+from psruntime.rpc.wire.job_token import LOG_EVERY_S, TokenCheck
+from tests.rpc.conftest import LONG, PAIR
+from tests.rpc.server.test_rpc_server import SERVING, health_of
+from tests.support.certificates import TOKEN
+
+OURS = Security(token=TOKEN)
+MISSING = "the coordinator refuses the call, which has no token: give the job's with --token-file or PSRUNTIME_TOKEN"
+WRONG = MISSING.replace("no token", "another token than the job's")
+
+
+@pytest.fixture
+def server(stage) -> RpcServer:
+    return stage.coordinator(PAIR, security=OURS)
+
+
+def test_who_has_the_token_is_served(stage, server):
+    assert stage.client(server, OURS).get_job() == PAIR
+
+
+def test_a_token_that_nobody_asks_for_is_harmless(stage):
+    assert stage.client(stage.coordinator(PAIR), OURS).get_job() == PAIR
+
+
+@pytest.mark.parametrize(("token", "line"), [("", MISSING), (TOKEN[:-1], WRONG), (TOKEN + "x", WRONG)])
+def test_who_has_not_is_told_so_at_once(stage, server, token, line):
+    client = stage.client(server, Security(token=token))
+    with pytest.raises(CredentialsError) as refused:
+        fetch_job(client, {}, LONG, threading.Event(), stage.events)
+    assert str(refused.value) == line
+    assert not stage.events.named("unreachable")
+
+
+@pytest.mark.parametrize(("token", "line"), [(None, MISSING), (TOKEN.upper(), WRONG)])
+def test_the_status_command_says_it_in_one_line(server, tmp_path, monkeypatch, capsys, token, line):
+    if token:
+        monkeypatch.setenv("PSRUNTIME_TOKEN", token)
+    assert status.main(["--coordinator", f"127.0.0.1:{server.port}"]) == 2
+    assert capsys.readouterr() == ("", f"psruntime status: {line}\n")
+
+
+def test_the_status_command_finds_it_in_file_and_environment(server, tmp_path, monkeypatch, capsys):
+    argv = ["--json", "--coordinator", f"127.0.0.1:{server.port}"]
+    path = tmp_path / "token"
+    path.touch(mode=0o600)
+    path.write_text(TOKEN + "\n")
+    assert status.main([*argv, "--token-file", str(path)]) == 0
+    monkeypatch.setenv("PSRUNTIME_TOKEN_FILE", str(path))
+    assert status.main(argv) == 0
+    monkeypatch.delenv("PSRUNTIME_TOKEN_FILE")
+    monkeypatch.setenv("PSRUNTIME_TOKEN", TOKEN)
+    assert status.main(argv) == 0
+    assert '"phase": "FORMING"' in capsys.readouterr().out
+
+
+def raw_call(server: RpcServer, method: str, *metadata: tuple[str, str | bytes], request: bytes = b"") -> grpc.RpcError:
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel, pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary(method)(request, timeout=30, metadata=metadata)
+    return refused.value
+
+
+GET_JOB = f"/{CoordinationServicer.name}/GetJob"
+
+
+@pytest.mark.parametrize(
+    "value", ["", "Bearer", "Bearer ", TOKEN, f"Basic {TOKEN}", f"bearer {TOKEN}", f"Bearer  {TOKEN}", "Bearer ~"]
+)
+def test_what_is_nearly_the_token_is_refused(server, value):
+    assert raw_call(server, GET_JOB, ("authorization", value)).code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_the_token_is_looked_for_in_one_place_only(server):
+    for key in ("proxy-authorization", "token", "authorization-bin"):
+        refused = raw_call(server, GET_JOB, (key, f"Bearer {TOKEN}".encode() if "bin" in key else f"Bearer {TOKEN}"))
+        assert refused.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(
+    "method", ["/no.such.Service/Call", f"/{CoordinationServicer.name}/NoSuch", "/", "/grpc.health"]
+)
+def test_without_it_nobody_learns_what_is_served(server, method):
+    assert raw_call(server, method).code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_request_is_not_read_before_the_token(server):
+    """One above the size limit would be RESOURCE_EXHAUSTED, a malformed one INTERNAL."""
+    for request in (b"\xff" * 100, b"\x00" * (17 << 20)):
+        refused = raw_call(server, f"/{CoordinationServicer.name}/Join", request=request)
+        assert (refused.code(), refused.details()) == (grpc.StatusCode.UNAUTHENTICATED, MISSING)
+
+
+def test_health_needs_no_token(server):
+    assert health_of(server.port, CoordinationServicer.name) == SERVING
+
+
+def test_refusals_are_in_the_log_without_the_token_and_not_each(stage, server):
+    for _ in range(3):
+        raw_call(server, GET_JOB, ("authorization", "Bearer someone-elses-token"))
+    (facts,) = stage.events.named("refused")
+    assert facts["calls"] == 1 and str(facts["reason"]) == WRONG
+    assert split_address(facts["last_from"])[0] == "ipv4:127.0.0.1"
+    assert "someone" not in str(facts)
+
+
+def test_a_flood_of_refusals_is_a_line_every_so_often(stage):
+    now_s = [1000.0]
+    check = TokenCheck(TOKEN, stage.events, lambda: now_s[0])
+    for _ in range(5):
+        check._note("ipv4:127.0.0.1:5", CredentialsError(MISSING))
+    now_s[0] += LOG_EVERY_S
+    check._note("ipv4:127.0.0.1:6", CredentialsError(MISSING))
+    assert [(facts["calls"], facts["last_from"][-1]) for facts in stage.events.named("refused")] == [(1, "5"), (5, "6")]
