@@ -132,7 +132,6 @@ def _callers(graph: Graph, function: str) -> Iterator[Op]:
 
 # Of the allocator's text: the shape, the dtype and the device.
 _TENSOR = re.compile(r"OOM when allocating tensor with shape\[([0-9,]*)\] and type (\w+) on \S*?device:(\w+:\d+)")
-_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 _DTYPE_BYTES = {"double": 8, "int64": 8, "float": 4, "int32": 4, "half": 2, "bfloat16": 2, "bool": 1, "int8": 1}
 _NO_ROOM = re.compile(
     r"CU\w+_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|GPU:\d+ failed. Status: out of memory|"
@@ -156,22 +155,24 @@ def device_error(error: tf1.errors.OpError, found: Callable[[], list[Gpu]] = gpu
     if isinstance(error, tf1.errors.ResourceExhaustedError) and (tensor := _TENSOR.search(text)):
         shape, dtype, device = tensor.groups()
         size = prod(int(entries) for entries in shape.split(",") if entries) * _DTYPE_BYTES.get(dtype, 4)
-        node = _NODE.search(text)
-        wanted = f"operation {node[1]} wanted" if node else "an operation wanted"
+        node = NODE.search(text)
+        wanted = f"operation {node[2]} wanted" if node else "an operation wanted"
         what = f"out of memory on {device}: {wanted} {gib_text(size)} more, for {dtype}[{shape}]"
-        return DeviceError(f"{what}{_held(found) if device.startswith('GPU') else ''}; what helps is {LESS}")
+        return DeviceError(f"{what}{_memory_in_use(found) if device.startswith('GPU') else ''}; what helps is {LESS}")
     if _NO_ROOM.search(text):
         what = f"out of memory on a GPU: {_reason(error, _NO_ROOM)}"
-        return DeviceError(f"{what}{_held(found)}; what helps is {LESS}")
+        return DeviceError(f"{what}{_memory_in_use(found)}; what helps is {LESS}")
     if _NO_LIBRARY.search(text):
         what = f"CUDA's libraries cannot begin on a GPU ({_reason(error, _NO_LIBRARY)}), most often for want of memory"
-        return DeviceError(f"{what}{_held(found)}; what helps then is {LESS}, else libraries that fit the driver")
+        return DeviceError(
+            f"{what}{_memory_in_use(found)}; what helps then is {LESS}, else libraries that fit the driver"
+        )
     if _FAILED.search(text):
         return DeviceError(f"a GPU of this worker failed: {_reason(error, _FAILED)}; nvidia-smi shows its state")
     return None
 
 
-def _held(found: Callable[[], list[Gpu]]) -> str:
+def _memory_in_use(found: Callable[[], list[Gpu]]) -> str:
     text = memory_text(found(), own_pid())
     return f"; {text}" if text else ""
 
@@ -182,20 +183,20 @@ def _reason(error: tf1.errors.OpError, pattern: re.Pattern[str]) -> str:
     return next((line for line in lines if pattern.search(line)), first_line(error))
 
 
-T = TypeVar("T")
+Result = TypeVar("Result")
 LOG_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 
 
-class Background(threading.Thread, Generic[T]):
+class Background(threading.Thread, Generic[Result]):
     """Starts `work` at once.  When it has ended there is its result, or why it failed.
 
     A PsRuntimeError, an error of TensorFlow, or a session that was closed is a failure; anything else is a defect, and
     ends the thread with a traceback.
     """
 
-    def __init__(self, name: str, work: Callable[[], T]) -> None:
+    def __init__(self, name: str, work: Callable[[], Result]) -> None:
         super().__init__(name=name, daemon=True)
-        self.result: T | None = None
+        self.result: Result | None = None
         self.failure = f"the {name} was not completed"
         self._work = work
         self._began_s = time.monotonic()

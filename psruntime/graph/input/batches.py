@@ -128,7 +128,7 @@ def _sides(element: Any) -> tuple[Any, Any]:
     return element if isinstance(element, tuple) and len(element) == 2 else (element, None)
 
 
-AHEAD = 2  # batches, of a step each; tf.data keeps as many more as the user's prefetch has
+BATCHES_AHEAD = 2  # batches, of a step each; tf.data keeps as many more as the user's prefetch has
 
 
 class DrawnAhead:
@@ -142,7 +142,7 @@ class DrawnAhead:
         self._wanted_queue: SimpleQueue[bool] = SimpleQueue()
         self._drawn_queue: SimpleQueue[Future[list[Array] | None]] = SimpleQueue()
         self._want, self._give = self._wanted_queue.put, self._drawn_queue.put  # neither blocks
-        for _ in range(AHEAD):
+        for _ in range(BATCHES_AHEAD):
             self._want(True)
         threading.Thread(target=self._keep, name="input", daemon=True).start()
 
@@ -171,7 +171,7 @@ class DrawnAhead:
             self._give(batch)
 
 
-EMPTY = 1000  # batches in a row without an example, after which the input fails
+MOST_EMPTY = 1000  # batches in a row without an example, after which the input fails
 
 
 class Examples:
@@ -226,7 +226,7 @@ class Examples:
 
     def _drawn(self) -> list[Array]:
         """The next batch that has an example."""
-        for _ in range(EMPTY):
+        for _ in range(MOST_EMPTY):
             batch = self._draw()
             sizes = sorted({len(array) for array in batch})
             if len(sizes) > 1:
@@ -236,11 +236,11 @@ class Examples:
                 )
             if sizes[0]:
                 return batch
-        raise UsageError(f"{self._name} gave {EMPTY} batches in a row without an example")
+        raise UsageError(f"{self._name} gave {MOST_EMPTY} batches in a row without an example")
 
 
-LIMIT = 10  # batches in a row that may fail; where all do, the batch is not the cause
-REASONS = 10  # different ones that get a line each; some reasons have a number of their own for every record
+MOST_IN_A_ROW = 10  # batches in a row that may fail; where all do, the batch is not the cause
+MOST_REASONS = 10  # different ones that get a line each; some reasons have a number of their own for every record
 
 
 class DataErrors:
@@ -283,8 +283,8 @@ class DataErrors:
         if self._is_new(str(error)) or _is_power_of_two(self._skipped):
             self._log("batch_skipped", count=self._skipped, in_a_row=self._in_a_row, reason=error)
         self._on_skip()
-        if self._in_a_row >= LIMIT:  # the input may be asked again before the job has ended
-            last = type(error)(f"{LIMIT} batches in a row were passed over; the last: {error}")
+        if self._in_a_row >= MOST_IN_A_ROW:  # the input may be asked again before the job has ended
+            last = type(error)(f"{MOST_IN_A_ROW} batches in a row were passed over; the last: {error}")
             last.detail = error.detail
             raise last
 
@@ -307,7 +307,7 @@ class DataErrors:
         return True
 
     def _is_new(self, reason: str) -> bool:
-        if reason in self._reasons or len(self._reasons) >= REASONS:
+        if reason in self._reasons or len(self._reasons) >= MOST_REASONS:
             return False
         self._reasons.add(reason)
         return True

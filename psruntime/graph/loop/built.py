@@ -162,7 +162,7 @@ def _limited_gpus(worker: WorkerConfig) -> tuple[int, ...]:
     return limits
 
 
-MEASURED = 9  # last steps, whose median is the time of a step
+MEASURED_STEPS = 9  # last steps, whose median is the time of a step
 
 
 def slowed(model: Model, times: float) -> Model:
@@ -192,7 +192,7 @@ class _Pause(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def __init__(self, times: float) -> None:
         self._more = times - 1
-        self._own_s: deque[float] = deque(maxlen=MEASURED)  # of steps, without the pauses
+        self._own_s: deque[float] = deque(maxlen=MEASURED_STEPS)  # of steps, without the pauses
         self._paused_s = 0.0
 
     def __call__(self, _loss: Array) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psruntime.errors import UsageError, UserCodeError
-from psruntime.graph.input.batches import EMPTY, Examples
+from psruntime.graph.input.batches import MOST_EMPTY, Examples
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.input.test_batch_layout import stream
@@ -67,7 +67,7 @@ def test_what_has_no_examples_along_its_first_axes_is_refused() -> None:
         UsageError, match="input_fn of m gave a batch whose tensors have 3 to 4 entries along their first"
     ):
         uneven.take(1)
-    with pytest.raises(UsageError, match=f"input_fn of m gave {EMPTY} batches in a row without an example"):
+    with pytest.raises(UsageError, match=f"input_fn of m gave {MOST_EMPTY} batches in a row without an example"):
         Examples(lambda: [np.zeros([0, 2])], "input_fn of m").take(1)
 
 

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import APPLIED, RECEIVED
 from psruntime.errors import PassingError, UsageError, UserCodeError
-from psruntime.graph.input.batches import LIMIT, DataErrors
+from psruntime.graph.input.batches import MOST_IN_A_ROW, DataErrors
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_but
@@ -164,7 +164,7 @@ def test_a_batch_that_fails_once_is_taken_the_second_time() -> None:
 
 def test_where_every_batch_is_bad_the_job_fails() -> None:
     with pytest.raises(
-        UserCodeError, match=rf"^{LIMIT} batches in a row were passed over; the last: operation .*{HERE}"
+        UserCodeError, match=rf"^{MOST_IN_A_ROW} batches in a row were passed over; the last: operation .*{HERE}"
     ):
         run(lambda i: np.zeros([7 if i >= 2 else 8]), on_data_error="skip")
 
@@ -210,14 +210,14 @@ def test_a_bad_element_is_passed_over_where_that_is_asked_for() -> None:
 def test_an_input_that_is_asked_again_after_the_limit_fails_again() -> None:
     skipped: list[int] = []
     errors = DataErrors(skip=True, on_skip=lambda: skipped.append(1))
-    for _ in range(LIMIT - 1):
+    for _ in range(MOST_IN_A_ROW - 1):
         errors.skip(UserCodeError("bad"))
     for _ in range(3):
-        with pytest.raises(UserCodeError, match=f"^{LIMIT} batches in a row"):
+        with pytest.raises(UserCodeError, match=f"^{MOST_IN_A_ROW} batches in a row"):
             errors.skip(UserCodeError("bad"))
     errors.succeeded()
     errors.skip(UserCodeError("bad"))
-    assert len(skipped) == LIMIT + 3
+    assert len(skipped) == MOST_IN_A_ROW + 3
 
 
 def test_what_may_be_the_trouble_of_one_machine_does_not_end_the_job() -> None:
@@ -234,7 +234,9 @@ def test_what_may_be_the_trouble_of_one_machine_does_not_end_the_job() -> None:
 
 
 def test_where_every_element_is_bad_the_job_fails() -> None:
-    with pytest.raises(UserCodeError, match=rf"^{LIMIT} batches in a row were passed over; the last: input_fn of my_"):
+    with pytest.raises(
+        UserCodeError, match=rf"^{MOST_IN_A_ROW} batches in a row were passed over; the last: input_fn of my_"
+    ):
         train(LocalCluster(1), mapped(lambda i: i > 1), 6, on_data_error="skip")
 
 
