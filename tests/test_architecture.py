@@ -46,9 +46,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/dashboard/drawing.py": {"psruntime.errors", "bokeh"},
     "psruntime/dashboard/history.py": JOB | {
         "psruntime.core", "psruntime.errors", "psruntime.observe", "psruntime.dashboard.job_events",
+        "psruntime.config.schedule",
     },
     "psruntime/dashboard/job_events.py": JOB | {"psruntime.core", "psruntime.errors", "psruntime.observe"},
-    "psruntime/dashboard": JOB | {"psruntime.core", "psruntime.errors", "psruntime.observe", "bokeh"},
+    "psruntime/dashboard": JOB | {
+        "psruntime.core", "psruntime.errors", "psruntime.observe", "psruntime.config.schedule", "bokeh",
+    },
     "psruntime/observe/evaluations.py": {
         "psruntime.errors", "psruntime.config.values.Metric", "psruntime.observe.outputs",
     },

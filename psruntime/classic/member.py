@@ -21,6 +21,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
 from psruntime.config.process import ProcessConfig
+from psruntime.config.schedule import SYNC
 from psruntime.config.values import whole_path
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Assignment, Instructions, LeaveKind, WorkerStats
@@ -292,7 +293,7 @@ class ScriptMember:
 
 def _require_for_scripts(job: JobConfig) -> None:
     """UsageError if the job has a setting that is not for scripts."""
-    if job.mode == "sync":
+    if job.mode == SYNC:
         raise UsageError(
             f"{NAME} knows the modes async and bounded, and the job's is sync: a script's own updates cannot wait "
             f"until a round is complete; for mode sync {INSTEAD}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from psruntime.config.schedule import SYNC
 from psruntime.dashboard.cluster_page import STATES, state_of
 from psruntime.dashboard.drawing import figure
 from psruntime.dashboard.figures import COUNTS, Curves, Strip, soften_legend
@@ -170,7 +171,7 @@ def facts_of(history: History, late: dict[int, float]) -> list[tuple[str, str]]:
     status, job = history.status, history.job
     if status is None or job is None:
         return []
-    sync = mode_of(status, job) == "sync"
+    sync = mode_of(status, job) == SYNC
     now = history.samples[-1]
     latest = max(late, key=lambda index: late[index], default=None)
     slowest = "none" if latest is None or not late[latest] else f"worker {latest}, {late[latest]:.0%} of the looks"

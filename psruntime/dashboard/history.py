@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import SYNC
 from psruntime.core.members.job_status import Departure, JobStatus, MemberStatus
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import STALENESS_LIMITS
@@ -249,7 +250,7 @@ def why_waits(worker: MemberStatus, mode: str, bound: int | None) -> str:
         return worker.worker_stats.waiting
     if worker.stopped:
         return "the others to stop"
-    if mode == "sync" and worker.lead:
+    if mode == SYNC and worker.lead:
         return "the others to contribute to the round"
     if bound is not None and worker.lead > bound:
         return f"{worker.lead} steps ahead of the slowest, bound {bound}"

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from psruntime.config import JobConfig
-from psruntime.config.schedule import BOUNDED
+from psruntime.config.schedule import ASYNC, BOUNDED, SYNC
 from psruntime.core.accounting.traffic import why_heavy
 from psruntime.core.members.job_status import Departure, JobStatus, MemberStatus
 from psruntime.core.members.membership import Role
@@ -205,8 +205,8 @@ def _ps_table(members: list[MemberStatus]) -> Table:
 
 def _worker_table(members: list[MemberStatus], mode: str, job: JobConfig) -> Table:
     """Leads, staleness, shares and memory of GPUs only where there are any: in a round all are at the same step."""
-    pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[mode]
-    staleness = [] if mode == "sync" else ["staleness p50", "p99"]
+    pace = {ASYNC: ["clock", "lead"], BOUNDED: ["clock", "lead/max"], SYNC: []}[mode]
+    staleness = [] if mode == SYNC else ["staleness p50", "p99"]
     share = ["share"] if job.has_shares else []
     skipped = ["skipped"] if any(m.worker_stats and m.worker_stats.skipped for m in members) else []
     gpu = ["GPU"] if any(m.worker_stats and m.worker_stats.gpus for m in members) else []

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import BOUNDED
 from psruntime.core.clocks.clocks import UNBOUNDED, ClockTable, Stragglers, spacing_s
 from psruntime.core.members.membership import JudgedClock, Member
 
@@ -46,7 +47,7 @@ class Pace:
     def __init__(self, job: JobConfig, clock: JudgedClock) -> None:
         self._job = job
         self._clock = clock
-        self._bound = job.bound if job.mode == "bounded" else UNBOUNDED
+        self._bound = job.bound if job.mode == BOUNDED else UNBOUNDED
         self.clocks = ClockTable(self._bound)
         self.stragglers = Stragglers(self._bound)
         self.max_lead = 0  # see `report`; over all views

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import SYNC
 from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
 from psruntime.core.coordinator import answers, lifecycle, steered, transitions
 from psruntime.core.coordinator.job_state import JobState
@@ -122,7 +123,7 @@ class Coordinator:
             self._explain_silence(member, beat.stood_still_s)
         state.accounts.update(index, beat.stats)
         state.traffic.update(member, beat.stats, state.phase is Phase.TRAINING, state.clock.real_s)
-        if state.phase.prepared and beat.view == state.view.number and state.mode != "sync":
+        if state.phase.prepared and beat.view == state.view.number and state.mode != SYNC:
             state.global_step = max(state.global_step, beat.global_step)
         transitions.reconsider(state)
         return answers.answer(state, member)
@@ -195,7 +196,7 @@ class Coordinator:
         state.members.get(Role.WORKER, index, incarnation)
         if isinstance(report, Applied | Broken) and sync.rounds.is_closing(report):
             lifecycle.require_closer(state, index)
-        if state.mode == "sync" and state.trains_in(view):
+        if state.mode == SYNC and state.trains_in(view):
             sync.take(incarnation, index, report, starved_since)
             state.global_step = sync.rounds.global_step
             if isinstance(report, Broken) and sync.rounds.tears(report):

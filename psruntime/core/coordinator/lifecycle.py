@@ -14,6 +14,7 @@ Law: a worker that was cut off is not chief again in this drain.
 
 from __future__ import annotations
 
+from psruntime.config.schedule import SYNC
 from psruntime.core.coordinator.ending import A_WORKER, TO_STOP, Wait
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.members.membership import Member, Role
@@ -160,7 +161,7 @@ def why_drain(state: JobState) -> str:
         return _why_over(state)
     if state.grace.settled and all_stopped(state):
         return f"all workers have stopped, at global step {state.global_step}"
-    if state.mode == "sync" and state.worker_beats.stopped:
+    if state.mode == SYNC and state.worker_beats.stopped:
         first = next(w for w in state.members.live(Role.WORKER) if state.worker_beats.has_stopped(w.incarnation))
         return f"{first.name} has stopped at global step {state.global_step}, and a round needs every worker"
     return ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from psruntime.config.job import as_started_so
-from psruntime.config.schedule import named
+from psruntime.config.schedule import SYNC, named
 from psruntime.core.coordinator import automatic
 from psruntime.core.coordinator.job_state import JobState, Unbuilt
 from psruntime.core.coordinator.lifecycle import can_save
@@ -163,7 +163,7 @@ def _take_up(state: JobState) -> None:
 
 def _stepping(state: JobState) -> str:
     """The workers that may be in a step that began before the pause, for people; empty if none is."""
-    if state.mode == "sync":
+    if state.mode == SYNC:
         rounds = state.sync.rounds
         return rounds.waits_for(state.chief) if rounds.open or rounds.unsettled else ""
     pause_epoch, beats = state.steering.barrier.pause_epoch, state.worker_beats

@@ -6,6 +6,7 @@ when time has passed, and `reconsider` after any other input.
 
 from __future__ import annotations
 
+from psruntime.config.schedule import SYNC
 from psruntime.core.accounting.accounts import account_facts
 from psruntime.core.coordinator import lifecycle, steered
 from psruntime.core.coordinator.job_state import JobState
@@ -137,9 +138,9 @@ def _judge_the_drain(state: JobState) -> None:
 
 def _steer(state: JobState) -> None:
     """Advances the commands of operators.  To and from mode sync the job continues in a view of its own."""
-    was_sync = state.mode == "sync"
+    was_sync = state.mode == SYNC
     state.news |= steered.steer(state)
-    if (state.mode == "sync") != was_sync and state.phase is Phase.TRAINING:
+    if (state.mode == SYNC) != was_sync and state.phase is Phase.TRAINING:
         move(state, Phase.FORMING, f"mode {steered.mode_of(state)} from global step {state.global_step}")
         _form(state)
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Annotated
 
 from psruntime.config.job import check_job_id
+from psruntime.config.schedule import SYNC
 from psruntime.core.fields import (
     ADDRESS_CHARS,
     BYTES_LIMIT,
@@ -237,7 +238,7 @@ class GraphsBuilt:
 
     def serve(self, mode: str) -> bool:
         """Whether it can step in this mode."""
-        return self.rounds if mode == "sync" else self.pushes
+        return self.rounds if mode == SYNC else self.pushes
 
 
 @dataclass(frozen=True)

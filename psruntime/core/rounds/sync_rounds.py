@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from psruntime.config.schedule import SYNC
 from psruntime.core.members.membership import JudgedClock, Since
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import View, listed
@@ -60,9 +61,9 @@ class SyncRounds:
 
         of_rounds: as of JobConfig.
         """
-        if mode == "sync":
+        if mode == SYNC:
             self._record_round(self.rounds.begin(global_step, attempt))  # only the report that it is applied was lost
-        if mode == "sync" or self.rounds.attempt:  # else there are no rounds that it could undo
+        if mode == SYNC or self.rounds.attempt:  # else there are no rounds that it could undo
             facts: Record = {"view": view.number, "mode": mode, "global_step": global_step}
             known = [(ps.index, self.processes.get(ps.incarnation, (None, 0))[0]) for ps in view.ps]
             if ps := [{"ps": index, **vars(machine)} for index, machine in known if machine]:

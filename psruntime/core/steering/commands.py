@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated
 
-from psruntime.config.schedule import BOUNDED, MODES, named
+from psruntime.config.schedule import BOUNDED, MODES, SYNC, named
 from psruntime.config.values import AUTO
 from psruntime.core.fields import LOCAL, AtMost, Line, Words
 from psruntime.errors import UsageError
@@ -54,7 +54,7 @@ class Overrides:
 
     def same_graph(self, other: Overrides) -> bool:
         """Whether the steps under both are of one graph, as those of modes async and bounded are."""
-        return (self.mode == "sync") == (other.mode == "sync")
+        return (self.mode == SYNC) == (other.mode == SYNC)
 
     def newer(self, other: Overrides) -> Overrides:
         """The ones of both with the higher revision; of the same, those that were in force, not only sent to the ps."""

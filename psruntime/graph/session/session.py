@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 from tensorflow.python.client.session import _FetchHandler
 
+from psruntime.config.schedule import SYNC
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import View
 from psruntime.errors import CannotPrepareError, ReplacedError
@@ -245,7 +246,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             return session
 
     def _require_mode(self) -> None:
-        if self._has_rounds is not None and self._has_rounds != (self._control_plane.mode == "sync"):
+        if self._has_rounds is not None and self._has_rounds != (self._control_plane.mode == SYNC):
             raise ModeChangedError(self._control_plane.mode)
 
 

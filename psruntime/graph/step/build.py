@@ -7,6 +7,7 @@ from dataclasses import replace
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import SYNC
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.graphs import WorkerGraph
 from psruntime.graph.base.server import ps_device
@@ -96,6 +97,6 @@ def build_training(
     with WorkerGraph(index).as_default():
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
         setup = StepSetup(model, inputs, plan, job, index, controls, towers, has_local_rounds)
-        graph = build_round_step(setup) if job.mode == "sync" else build_push_step(setup)
+        graph = build_round_step(setup) if job.mode == SYNC else build_push_step(setup)
     aggregations = {spec.name: spec.aggregation for spec in plan.aggregated}
     return replace(graph, identity=identity_of(graph.model.spec, model, graph.model.captured.constraints, aggregations))

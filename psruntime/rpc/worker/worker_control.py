@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from psruntime.config.schedule import ASYNC, BOUNDED, SYNC
 from psruntime.core.members.messages import (
     Answer,
     Assignment,
@@ -95,7 +96,7 @@ class WorkerControl:
         reason = f"no session on view {view.number}: {why}"
         if for_s >= UNREACHED_LEASES * self._job.lease_s:
             reason = f"no session on view {view.number} for {for_s:.0f} s: {why}; are the ps reached from this machine?"
-            if assignment.prepare or self.mode != "async" or self._facts.delays_pause:
+            if assignment.prepare or self.mode != ASYNC or self._facts.delays_pause:
                 raise UnreachableError(reason)
         self._facts.waits(reason)
         self.back_off(reason)
@@ -111,7 +112,7 @@ class WorkerControl:
         self._facts.entered(assignment)
         mode = self.mode
         self._goes_by = (mode, assignment.clock)
-        if mode != "bounded" and self._gate is not None:
+        if mode != BOUNDED and self._gate is not None:
             self._gate.reset()
         self._pass_clock(mode)
 
@@ -209,7 +210,7 @@ class WorkerControl:
         No step follows at the end of the training.  In mode sync the next action decides, which waits for the end of
         a pause.  With a lost view the step's session fails.
         """
-        return not answer.instructions.phase.may_train or self._mode_of(answer) == "sync" or self._is_lost(answer)
+        return not answer.instructions.phase.may_train or self._mode_of(answer) == SYNC or self._is_lost(answer)
 
     def _begins_under(self, answer: Answer, under_way: int) -> bool:
         """Counts a step as begun and returns True, unless a pause or a whole change came since this answer."""
@@ -231,7 +232,7 @@ class WorkerControl:
             if self._gate is not None:
                 self._gate.reset()
             self._pass_clock(mode)
-        return self._gate if mode == "bounded" else None
+        return self._gate if mode == BOUNDED else None
 
     def _stay_paused(self, pause_epoch: int, reported: int) -> int:
         """Begins no step for a moment, and reports the epoch unless that is `reported`; returns the reported epoch."""
@@ -248,7 +249,7 @@ class WorkerControl:
     def waits_for_shard(self, reason: str, no_step_under_way: bool = False) -> None:
         """As in ControlPlane.  In mode bounded no worker waits for this one meanwhile."""
         self._facts.waits(f"a shard: {reason}" if reason else "")
-        if reason and no_step_under_way and self.mode == "bounded" and self._facts.set_starved(True):
+        if reason and no_step_under_way and self.mode == BOUNDED and self._facts.set_starved(True):
             self.report_now()
         elif not reason and self._facts.set_starved(False):
             self._refresh()
@@ -377,7 +378,7 @@ class WorkerControl:
 
     def _pass_clock(self, mode: str) -> None:
         """The reporter of the gate tells the coordinator."""
-        if mode == "bounded" and self._gate is not None and self._facts.assignment is not None:
+        if mode == BOUNDED and self._gate is not None and self._facts.assignment is not None:
             self._gate.completed(self._facts.assignment, self._facts.steps)
 
     def _is_lost(self, answer: Answer) -> bool:
