@@ -20,7 +20,7 @@ class PsBeside:
 
     Raises:
         UsageError: the job file cannot be read.
-        SystemExit: ps 0 has not started; it has said why on stderr.
+        SystemExit: ps 0 has not started; the reason is on stderr.
     """
 
     def __init__(

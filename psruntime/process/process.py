@@ -53,7 +53,7 @@ class Process:
     """What the work of a process is given.
 
     asked: set by the first signal, and with `stop`.  stop: set when the process shall end now: by the second signal, or
-    by the first if the work has not said that it ends in good order, or does not within the time that it said.
+    by the first if the work has not announced an end in good order, or does not end within the time that it announced.
     at_exit: closed in reverse order at the end, also when the work is stuck and has to be left behind.
     is_busy: whether a thread beside the work may be within TensorFlow at the end: if Python wound up then, that would
     abort the process.

@@ -152,7 +152,7 @@ class _Seen:
 
 
 class RefusedPushes:
-    """By what each ps with buckets said last."""
+    """By the latest report of each ps with buckets."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
@@ -241,7 +241,7 @@ class Accounts:
         return Totals(total, {index: count for index, count in missing.items() if count > 0})
 
     def last_word(self) -> Totals | None:
-        """The sums at the end of the job, once; None if that was said already."""
+        """The sums at the end of the job, once; None if they were reported already."""
         was, self._closed = self._closed, True
         return None if was else self.totals()
 

@@ -97,8 +97,8 @@ def remove(state: JobState, member: Member, event: str, reason: str, kind: Leave
 
 def _forget(state: JobState, member: Member, event: str, reason: str, kind: LeaveKind | None = None) -> None:
     """Drops what was kept for a member that is gone, and keeps why it went."""
-    said = {} if kind is None else {"kind": kind}
-    state.note(event, member=member.name, incarnation=member.tag, **said, reason=reason)
+    of_kind = {} if kind is None else {"kind": kind}
+    state.note(event, member=member.name, incarnation=member.tag, **of_kind, reason=reason)
     if not state.phase.over:
         state.departures.add(member.role, member.index, member.tag, state.clock.real_s, reason, kind)
         state.failures.left(member.role, member.index, reason, for_good=kind is LeaveKind.USAGE)

@@ -108,20 +108,20 @@ def spread(buckets: Sequence[Bucket], num_ps: int, min_bytes: int = 0) -> list[B
     if used < num_ps:
         units = [unit for unit in units if unit[0].is_table]
         units += [unit for unit in _evenly(dense, max(1, used)) if unit]
-    place = {bucket.name: ps for ps, held in enumerate(_evenly(units, num_ps)) for bucket in held}
+    place = {bucket.name: ps for ps, of_ps in enumerate(_evenly(units, num_ps)) for bucket in of_ps}
     return [replace(bucket, ps=place[bucket.name]) for bucket in buckets]
 
 
 def _evenly(units: Sequence[list[Bucket]], places: int) -> list[list[Bucket]]:
     """What is in each place: the largest unit first, each where the fewest bytes are."""
     load = [0] * places
-    held: list[list[Bucket]] = [[] for _ in range(places)]
+    of_place: list[list[Bucket]] = [[] for _ in range(places)]
     sizes = [(sum(bucket.size_bytes for bucket in unit), unit) for unit in units]
     for size, unit in sorted(sizes, key=lambda sized: (-sized[0], sized[1][0].name)):
         place = min(range(places), key=lambda i: (load[i], i))
         load[place] += size
-        held[place] += unit
-    return held
+        of_place[place] += unit
+    return of_place
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,8 @@ def past_round(
     """The round, once it is closed.  members: incarnation -> worker index.  contributions: by incarnation, of all."""
     parts = []
     for incarnation, index in sorted(members.items(), key=lambda item: item[1]):
-        said = contributions[incarnation]
-        facts = (said.batch, said.examples, said.taken, said.shard_batches, said.divisor, said.positions)
+        pushed = contributions[incarnation]
+        facts = (pushed.batch, pushed.examples, pushed.taken, pushed.shard_batches, pushed.divisor, pushed.positions)
         parts.append(Part(index, incarnation, *facts))
     return PastRound(number, attempt, global_step, parts, learning_rate_scale, local)
 

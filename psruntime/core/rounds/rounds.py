@@ -366,7 +366,7 @@ class Rounds:
     def action_of(self, incarnation: int, chief: int | None) -> Action:
         """The next action of a worker.  chief: index of the chief, or None."""
         if not self.active or incarnation not in self._present:
-            return Action(ActionKind.NONE, reason="no rounds are held in this view")
+            return Action(ActionKind.NONE, reason="no rounds run in this view")
         kind, closes, reason = ActionKind.WAIT, None, ""
         before = self._before.complete if self._before else None
         if self.closing and self._present[incarnation] == self.closer(chief):

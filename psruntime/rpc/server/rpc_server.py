@@ -128,7 +128,7 @@ class RpcServer:
     `service` is called in the server's event loop.  Port 0 lets the system choose, and `port` is what it chose;
     `flag` is the one that gives the port, for messages.  `security` says whom it serves: with TLS only who has a
     certificate, with a token only who sends it, health apart; `log` logs calls without it.
-    Health of "" is what `set_serving` said last, at first NOT_SERVING; health of the coordinator's name is SERVING
+    Health of "" is what `set_serving` set last, at first NOT_SERVING; health of the coordinator's name is SERVING
     while it runs.
     """
 
