@@ -74,7 +74,7 @@ def test_the_defaults_that_the_help_says_are_those_of_the_job() -> None:
     parser.shows_all = True
     shown = " ".join(parser.format_help().split())
     assert f"global step at which the job ends (default: {run.TRAIN_STEPS}, with --epochs none)" in shown
-    assert "for latecomers (default: 0)" in shown
+    assert "late processes exit with 0 (default: 0)" in shown
     local = job("--workers", "3")
     assert (local.job["train_steps"], local.job["linger_s"], local.job["min_workers"]) == (2000, 0.0, 3)
     assert "train_steps" not in job("--epochs", "3").job, "the epochs end it"
