@@ -28,7 +28,7 @@ from pathlib import Path
 from psruntime.errors import CheckpointError, JobFailedError, PassingError, PsRuntimeError, UsageError, UserCodeError
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """The fault of an error."""
 
     MACHINE = "this machine"
@@ -59,38 +59,38 @@ class Place(Enum):
     OBSERVING = "the summaries, `--record` or `--rounds-log`, while the job trains"
 
 
-_RUNNING: dict[Kind, type[PsRuntimeError] | None] = {
-    Kind.MACHINE: PassingError,
-    Kind.PATH: PassingError,
-    Kind.CODE: UserCodeError,
+_RUNNING: dict[FaultKind, type[PsRuntimeError] | None] = {
+    FaultKind.MACHINE: PassingError,
+    FaultKind.PATH: PassingError,
+    FaultKind.CODE: UserCodeError,
 }
-_BEFORE: dict[Kind, type[PsRuntimeError] | None] = {
-    Kind.MACHINE: PassingError,
-    Kind.PATH: UsageError,
-    Kind.CODE: UsageError,
+_BEFORE: dict[FaultKind, type[PsRuntimeError] | None] = {
+    FaultKind.MACHINE: PassingError,
+    FaultKind.PATH: UsageError,
+    FaultKind.CODE: UsageError,
 }
-_OF_FILES = (Kind.MACHINE, Kind.PATH)
+_OF_FILES = (FaultKind.MACHINE, FaultKind.PATH)
 # UsageError: this process ends with 2.  PassingError: it ends with 75.  UserCodeError: the job ends with 1, in a step
 # when it is saved; an evaluator or a command ends alone.  JobFailedError: the job is done, and the process that
 # evaluated it ends with 1.  CheckpointError: the job ends with 1.  None: it is logged and skipped.
-FATES: dict[Place, dict[Kind, type[PsRuntimeError] | None]] = {
+FATES: dict[Place, dict[FaultKind, type[PsRuntimeError] | None]] = {
     **dict.fromkeys((Place.BUILD, Place.OUT, Place.WARM_START), _BEFORE),
     **dict.fromkeys((Place.INITIAL, Place.INPUT, Place.STEP, Place.HOOK, Place.RATE, Place.EVALUATOR), _RUNNING),
-    **dict.fromkeys((Place.HOOK_END, Place.BEST), dict.fromkeys(Kind)),
-    Place.EVALUATION: dict.fromkeys(Kind, JobFailedError),
+    **dict.fromkeys((Place.HOOK_END, Place.BEST), dict.fromkeys(FaultKind)),
+    Place.EVALUATION: dict.fromkeys(FaultKind, JobFailedError),
     **dict.fromkeys((Place.FOLDER, Place.LAST_SAVE), dict.fromkeys(_OF_FILES, CheckpointError)),
     **dict.fromkeys((Place.SAVE, Place.OBSERVING), dict.fromkeys(_OF_FILES)),
-    Place.RESTORE: {Kind.MACHINE: CheckpointError, Kind.PATH: None, Kind.CODE: None},
-    Place.OPENING: {Kind.MACHINE: None, Kind.PATH: UsageError},
+    Place.RESTORE: {FaultKind.MACHINE: CheckpointError, FaultKind.PATH: None, FaultKind.CODE: None},
+    Place.OPENING: {FaultKind.MACHINE: None, FaultKind.PATH: UsageError},
 }
 
 # Numbers of the system.  Any other, and an OSError without one that is not in _OF_PYTHON, is the machine's.
-ERRNOS: dict[Kind, tuple[int, ...]] = {
-    Kind.PATH: (
+ERRNOS: dict[FaultKind, tuple[int, ...]] = {
+    FaultKind.PATH: (
         errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG,
         errno.EEXIST, errno.ENOTEMPTY,
     ),
-    Kind.MACHINE: (
+    FaultKind.MACHINE: (
         errno.EIO, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO, errno.ENOLINK, errno.ENOSPC, errno.EDQUOT, errno.EROFS,
         errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.ETXTBSY, errno.EINTR,
         errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.ETIMEDOUT,
@@ -100,13 +100,13 @@ ERRNOS: dict[Kind, tuple[int, ...]] = {
 
 # TensorFlow's, where no error of the system or of Python is within: of the input and other code of the user's.  For an
 # operation of a step, whose error may be a ps's or the network's, see graph/base/errors.py.
-CODES: dict[Kind, tuple[str, ...]] = {
-    Kind.MACHINE: (
+CODES: dict[FaultKind, tuple[str, ...]] = {
+    FaultKind.MACHINE: (
         "CancelledError", "UnknownError", "DeadlineExceededError", "ResourceExhaustedError", "AbortedError",
         "InternalError", "UnavailableError", "UnauthenticatedError",
     ),
-    Kind.PATH: ("NotFoundError", "PermissionDeniedError"),
-    Kind.CODE: (
+    FaultKind.PATH: ("NotFoundError", "PermissionDeniedError"),
+    FaultKind.CODE: (
         "InvalidArgumentError", "AlreadyExistsError", "FailedPreconditionError", "OutOfRangeError",
         "UnimplementedError", "DataLossError",
     ),
@@ -114,10 +114,10 @@ CODES: dict[Kind, tuple[str, ...]] = {
 
 _OF_PATHS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 _OF_PYTHON = {
-    Kind.PATH: tuple(kind.__name__ for kind in _OF_PATHS),
-    Kind.MACHINE: ("MemoryError", "RpcError", "HTTPException"),  # of grpc and http, which have no errno
+    FaultKind.PATH: tuple(kind.__name__ for kind in _OF_PATHS),
+    FaultKind.MACHINE: ("MemoryError", "RpcError", "HTTPException"),  # of grpc and http, which have no errno
     # An OSError by its class alone: a file is damaged, or the code has not the permission to read or write it.
-    Kind.CODE: ("BadGzipFile", "UnsupportedOperation", "UnidentifiedImageError"),
+    FaultKind.CODE: ("BadGzipFile", "UnsupportedOperation", "UnidentifiedImageError"),
 }
 # Other damaged data: classes of Python, and texts of libraries' OSErrors without a class or a number of their own.
 _DAMAGED = (
@@ -131,27 +131,29 @@ _DAMAGED_TEXT = re.compile(
 )
 
 
-def kind_of(error: BaseException) -> Kind:
+def kind_of(error: BaseException) -> FaultKind:
     """The fault of an error."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, OSError):
         return _of_number(error.errno) if error.errno else _of_library(names, str(error))
     if "OpError" in names:
         text = str(getattr(error, "message", error))
-        return of_system(text) or _found(names, CODES) or Kind.CODE
-    return _found(names, _OF_PYTHON) or Kind.CODE
+        return of_system(text) or _found(names, CODES) or FaultKind.CODE
+    return _found(names, _OF_PYTHON) or FaultKind.CODE
 
 
-def of_system(text: str) -> Kind | None:
+def of_system(text: str) -> FaultKind | None:
     """The kind of the system's or Python's error that a text of TensorFlow's names; None if it names none."""
     text = text.rpartition("\nNode: ")[2]  # before it is the traceback of the operation's making
     for called in _CALLED.finditer(text):
         if names := _names_of(called[1], text):
             line = text[called.end() :].partition("\n")[0]
             number = re.match(r" \[Errno (\d+)\]", line)
-            if number and "OSError" in names and not names.intersection(_OF_PYTHON[Kind.PATH]):
+            if number and "OSError" in names and not names.intersection(_OF_PYTHON[FaultKind.PATH]):
                 return _of_number(int(number[1]))
-            return _of_library(names, line) if "OSError" in names else _found(names, _OF_PYTHON, CODES) or Kind.CODE
+            return (
+                _of_library(names, line) if "OSError" in names else _found(names, _OF_PYTHON, CODES) or FaultKind.CODE
+            )
     written = _WRITTEN.search(text)
     return _BY_TEXT[written[1]] if written else None
 
@@ -178,16 +180,16 @@ def is_damage(error: BaseException) -> bool:
     return not names.isdisjoint(_DAMAGED) or (isinstance(error, OSError) and bool(_DAMAGED_TEXT.search(str(error))))
 
 
-def _of_number(number: int) -> Kind:
-    return Kind.PATH if number in ERRNOS[Kind.PATH] else Kind.MACHINE
+def _of_number(number: int) -> FaultKind:
+    return FaultKind.PATH if number in ERRNOS[FaultKind.PATH] else FaultKind.MACHINE
 
 
-def _of_library(names: set[str], text: str) -> Kind:
+def _of_library(names: set[str], text: str) -> FaultKind:
     """The kind of an OSError without a number.  names: of its classes."""
-    return Kind.CODE if _DAMAGED_TEXT.search(text) else _found(names, _OF_PYTHON) or Kind.MACHINE
+    return FaultKind.CODE if _DAMAGED_TEXT.search(text) else _found(names, _OF_PYTHON) or FaultKind.MACHINE
 
 
-def _found(names: set[str], *tables: dict[Kind, tuple[str, ...]]) -> Kind | None:
+def _found(names: set[str], *tables: dict[FaultKind, tuple[str, ...]]) -> FaultKind | None:
     found = (kind for table in tables for kind, known in table.items() if names.intersection(known))
     return next(found, None)
 
@@ -245,7 +247,7 @@ def blame(what: str, passing: tuple[type[BaseException], ...] = (), place: Place
         text = f"{what} failed{at}: {type(error).__name__}: {first_line(error)}"
         file = _file_in(error) if is_damage(error) else ""
         blamed = fate_of(error, place, text + (f"; it is of {file}" if file and file not in text else ""))
-        if isinstance(blamed, UsageError) and kind_of(error) is Kind.PATH:
+        if isinstance(blamed, UsageError) and kind_of(error) is FaultKind.PATH:
             raise blamed from error  # the line needs no traceback
         blamed.detail = "".join(traceback.format_exception(error)).rstrip()
         raise blamed from error

@@ -106,7 +106,7 @@ SAID: dict[str, Callable[[Callable[[float], None]], str]] = {
     "the chief is stuck, and nothing is saved": scenario("chief_does_not_save"),
     "the chief sees another checkpoint folder, or none": relieved,
     "no worker sees it": nobody_sees_the_checkpoint,
-    "all ps lost what they held, and there is no checkpoint": lambda _: lost_work(120, "why", "what"),
+    "all ps lost their variables, and there is no checkpoint": lambda _: lost_work(120, "why", "what"),
     "a worker reaches the coordinator and not a ps": no_session,
     "a loss or a gradient is not finite": not_finite,
     "nothing is applied for long": nothing_applied,
@@ -123,7 +123,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the time on."""
     now_s = [1000.0]
     monkeypatch.setattr("psruntime.rpc.worker.worker_facts.time.monotonic", lambda: now_s[0])
-    monkeypatch.setattr("psruntime.rpc.worker.worker_control.PAUSE_S", 0.0)
+    monkeypatch.setattr("psruntime.rpc.worker.worker_control.RETRY_S", 0.0)
 
     def move(seconds: float) -> None:
         now_s[0] += seconds

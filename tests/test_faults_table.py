@@ -23,7 +23,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, JobFailedError, PassingError, PsRuntimeError, UsageError, UserCodeError
-from psruntime.faults import CODES, ERRNOS, FATES, Kind, Place, blame, is_damage, kind_of
+from psruntime.faults import CODES, ERRNOS, FATES, FaultKind, Place, blame, is_damage, kind_of
 from tests.support import docs
 
 TENSORFLOWS = [kind for kind in tf1.errors.__dict__.values() if isinstance(kind, type)]
@@ -54,9 +54,9 @@ def test_every_code_of_tensorflow_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("error", [*(kind("x") for kind in OF_THE_MODEL), RecursionError(), AssertionError("x")])
 def test_an_error_of_python_is_the_models(error: Exception) -> None:
-    assert kind_of(error) is Kind.CODE
+    assert kind_of(error) is FaultKind.CODE
     named = tf1.errors.UnknownError(None, None, f"{type(error).__name__}: x\nTraceback (most recent call last):")
-    assert kind_of(named) is Kind.CODE
+    assert kind_of(named) is FaultKind.CODE
 
 
 class _JSONDecodeError(OSError):
@@ -102,13 +102,13 @@ def test_damaged_data_is_the_models_also_in_a_python_function_of_an_operation(na
     try:
         fail()
     except Exception as error:  # noqa: BLE001 - whichever the library raises
-        assert kind_of(error) is Kind.CODE
+        assert kind_of(error) is FaultKind.CODE
         assert is_damage(error) is (name in DAMAGED)
     else:
         pytest.fail("nothing was raised")
     with tf1.Graph().as_default(), tf1.Session() as session, pytest.raises(tf1.errors.OpError) as within:
         session.run(tf1.numpy_function(fail, [], tf1.float32))
-    assert kind_of(within.value) is Kind.CODE
+    assert kind_of(within.value) is FaultKind.CODE
 
 
 def read_gzip(path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_damaged_file_of_records_is_the_models(tmp_path: Path) -> None:
     with tf1.Graph().as_default(), tf1.Session() as session, pytest.raises(tf1.errors.DataLossError) as raised:
         records = tf1.data.TFRecordDataset(str(tmp_path / "x.tfrecord"))
         session.run(tf1.data.make_one_shot_iterator(records).get_next())
-    assert kind_of(raised.value) is Kind.CODE
+    assert kind_of(raised.value) is FaultKind.CODE
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_a_damaged_file_of_records_is_the_models(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_memory_and_services_are_one_machines(error: Exception) -> None:
-    assert kind_of(error) is Kind.MACHINE
-    assert kind_of(tf1.errors.UnknownError(None, None, f"{type(error).__name__}: x")) is Kind.MACHINE
+    assert kind_of(error) is FaultKind.MACHINE
+    assert kind_of(tf1.errors.UnknownError(None, None, f"{type(error).__name__}: x")) is FaultKind.MACHINE
 
 
 class _OfAClientError(OSError):
@@ -188,27 +188,31 @@ def test_what_tensorflow_really_raises_of_a_path(tmp_path: Path, path: str) -> N
     (tmp_path / "folder").mkdir()
     with tf1.Graph().as_default(), tf1.Session() as session, pytest.raises(tf1.errors.OpError) as raised:
         session.run(tf1.io.read_file(str(tmp_path / path)))
-    assert kind_of(raised.value) is Kind.PATH
+    assert kind_of(raised.value) is FaultKind.PATH
 
 
 def test_what_tensorflow_really_raises_of_a_broken_disk() -> None:
     with tf1.Graph().as_default(), tf1.Session() as session, pytest.raises(tf1.errors.OpError) as raised:
         records = tf1.data.TFRecordDataset("/proc/self/mem")
         session.run(tf1.data.make_one_shot_iterator(records).get_next())
-    assert kind_of(raised.value) is Kind.MACHINE
+    assert kind_of(raised.value) is FaultKind.MACHINE
 
 
 def test_the_table_of_the_docs_is_the_modules() -> None:
     rows = {row[0]: row[1:] for row in docs.table("docs/troubleshooting.md", "faults of the user's code")}
     assert set(rows) == {place.value for place in Place}
     for place in Place:
-        texts = zip((Kind.MACHINE, Kind.PATH, Kind.CODE), rows[place.value], strict=True)
+        texts = zip((FaultKind.MACHINE, FaultKind.PATH, FaultKind.CODE), rows[place.value], strict=True)
         assert {kind: FATE[text] for kind, text in texts if text != "-"} == FATES[place]
 
 
 @pytest.mark.parametrize("place", Place)
 def test_code_of_the_user_fails_as_the_table_says(place: Place) -> None:
-    errors = {Kind.MACHINE: OSError(errno.EIO, "bad disk"), Kind.PATH: FileNotFoundError("x"), Kind.CODE: SystemExit(3)}
+    errors = {
+        FaultKind.MACHINE: OSError(errno.EIO, "bad disk"),
+        FaultKind.PATH: FileNotFoundError("x"),
+        FaultKind.CODE: SystemExit(3),
+    }
     for kind, fate in FATES[place].items():
         error = errors[kind]
         if fate is None:

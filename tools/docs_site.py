@@ -29,7 +29,7 @@ PUBLIC = (
     "model.ModelSpec",
     "model.Context",
     "classic.training_session.MonitoredTrainingSession",
-    "cluster.of_script.cluster_task",
+    "launch.tf_config.cluster_task",
     "optimizers.LazyAdam",
     "optimizers.RowwiseAdagrad",
     "optimizers.GroupFtrl",

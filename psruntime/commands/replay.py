@@ -40,7 +40,7 @@ SHOWN = 5  # of the largest differences, and of the inputs near a kink
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Comparison:
     """rounds: (first, last) that were repeated, between these checkpoints.
 
     differences: of each variable and slot the largest one over its largest entry, from the last checkpoint, or from the
@@ -146,7 +146,7 @@ def _devices(names: tuple[str, ...]) -> int:
 
 def _replay(
     log: str, job: JobConfig, worker: WorkerConfig, sizes: Mapping[int, int], joint: bool, tolerance: float | None
-) -> Outcome:
+) -> Comparison:
     """TensorFlow is imported here only, after its environment is set."""
     rounds, workers, devices = rounds_of(log), workers_of(log), _devices(worker.device_names)
     machines = {tag: record for tag, record in workers.items() if "processor" in record}
@@ -176,7 +176,7 @@ def _replay(
     found = replay.compare(used, checkpoints, TOLERANCE if tolerance is None else tolerance)
     may_differ += [f"operation {name} draws random numbers" for name in found.model_draws[:1]]
     may_differ += [f"the gradients depend on {n}, which each worker changes for itself" for n in found.model_reads[:1]]
-    return Outcome(
+    return Comparison(
         (first + 1, last), checkpoints[first], checkpoints[last],
         {name: each.largest for name, each in found.differences.items()},
         {name: each.entries for name, each in found.differences.items() if each.entries},
@@ -266,7 +266,7 @@ def _between(rounds: list[dict[str, Any]], first: int, last: int, log: str) -> l
     return used
 
 
-def _print(outcome: Outcome, as_json: bool) -> None:
+def _print(outcome: Comparison, as_json: bool) -> None:
     if as_json:
         differences = {name: each if math.isfinite(each) else None for name, each in outcome.differences.items()}
         facts = {**asdict(outcome), "differences": differences}

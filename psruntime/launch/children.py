@@ -106,8 +106,8 @@ class LocalJob:
         return ProcessSpec(f"{role}-{index}", (f"psruntime.{role}", *where, *as_flags(self.security), *more))
 
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0  # well below the times for which the others wait: --ps-timeout 300 s, --connect-timeout 60 s
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 30.0  # well below the times for which the others wait: --ps-timeout 300 s, --connect-timeout 60 s
 STEADY_S = 60.0  # a run as long as this was no failed start: the pauses start from the shortest again
 
 
@@ -136,16 +136,16 @@ class Backoff:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.restarts = 0
-        self._pause_s = FIRST_PAUSE_S
+        self._delay_s = FIRST_DELAY_S
 
-    def pause_s(self, lived_s: float) -> float | None:
+    def delay_s(self, lived_s: float) -> float | None:
         """The pause after a crash of the process, which ran for `lived_s`; None if it is not started again."""
         if self.restarts == self.limit:
             return None
         self.restarts += 1
-        pause_s = FIRST_PAUSE_S if lived_s >= STEADY_S else self._pause_s
-        self._pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        return pause_s
+        delay_s = FIRST_DELAY_S if lived_s >= STEADY_S else self._delay_s
+        self._delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+        return delay_s
 
 
 PROG = "psruntime run"
@@ -228,13 +228,13 @@ class Child:
     def plan_restart(self, now_s: float) -> bool:
         """Plans and reports the next start of a process that has ended; False if it is not started again."""
         code = self.process.wait()
-        pause_s = self.backoff.pause_s(now_s - self._began_s) if crashed(code) else None
-        if pause_s is None:
+        delay_s = self.backoff.delay_s(now_s - self._began_s) if crashed(code) else None
+        if delay_s is None:
             return False
         assert self.process.stdin
         self.process.stdin.close()
-        self.due_s = now_s + pause_s
-        line = f"{self.name} {self.how}; restart {self.backoff.restarts} of {self.backoff.limit} in {pause_s:g} s"
+        self.due_s = now_s + delay_s
+        line = f"{self.name} {self.how}; restart {self.backoff.restarts} of {self.backoff.limit} in {delay_s:g} s"
         complain(line)
         with suppress(OSError), self.log.open("a") as log:  # a full disk ends no job
             log.write(f"{line}\n")

@@ -153,12 +153,12 @@ class ColocatedPs:
 
     def _restart(self, code: int, lived_s: float) -> bool:
         """Starts it again after a pause; False if that is not wanted, or was done too often."""
-        pause_s = None if self._ending else self._backoff.pause_s(lived_s)
-        if pause_s is None:
+        delay_s = None if self._ending else self._backoff.delay_s(lived_s)
+        if delay_s is None:
             return False
         how = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
-        self._report(f"the ps {how}; restart {self._backoff.restarts} of {self._backoff.limit} in {pause_s:g} s")
-        until_s = time.monotonic() + pause_s
+        self._report(f"the ps {how}; restart {self._backoff.restarts} of {self._backoff.limit} in {delay_s:g} s")
+        until_s = time.monotonic() + delay_s
         while time.monotonic() < until_s:
             if self._ending:
                 return False

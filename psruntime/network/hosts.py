@@ -15,8 +15,8 @@ from typing import Any
 from psruntime.config.process import ProcessConfig, split_address
 from psruntime.errors import StopRequested, UsageError
 
-FIRST_PAUSE_S = 0.1  # between two tries to resolve a name; doubled each time
-LONGEST_PAUSE_S = 2.0
+FIRST_DELAY_S = 0.1  # between two tries to resolve a name; doubled each time
+LONGEST_DELAY_S = 2.0
 
 
 def await_names(where: ProcessConfig, stop: threading.Event, log: Callable[..., None]) -> None:
@@ -28,7 +28,7 @@ def await_names(where: ProcessConfig, stop: threading.Event, log: Callable[..., 
         UsageError: one could not be resolved in time; names it.
         StopRequested: `stop` was set.
     """
-    began_s, pause_s, logged = time.monotonic(), FIRST_PAUSE_S, False
+    began_s, delay_s, logged = time.monotonic(), FIRST_DELAY_S, False
     names = {"the coordinator's host": split_address(where.coordinator)[0], "--host": where.host}
     for what, name in names.items():
         while name and (reason := _why_unresolved(name)):
@@ -40,9 +40,9 @@ def await_names(where: ProcessConfig, stop: threading.Event, log: Callable[..., 
             if not logged:
                 log("unresolved", name=name, reason=reason, gives_up_after_s=where.connect_timeout_s)
                 logged = True
-            if stop.wait(pause_s):
+            if stop.wait(delay_s):
                 raise StopRequested("asked to stop")
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 
 
 def _why_unresolved(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from psruntime.core.members.view import Phase
-from psruntime.faults import CODES, ERRNOS, FATES, Kind, Place
+from psruntime.faults import CODES, ERRNOS, FATES, FaultKind, Place
 from psruntime.graph.checkpoint.listing import CheckpointList, newest_step
 from tests.cluster.test_faults import end
 from tests.support import worlds
@@ -27,16 +27,16 @@ from tests.support.small_disk import small_disk
 pytestmark = pytest.mark.cluster
 
 MODEL = "--model=tests.cluster.faulty_models"
-FEW = {Kind.MACHINE: "OSError-5", Kind.PATH: "OSError-2", Kind.CODE: "KeyError"}
+FEW = {FaultKind.MACHINE: "OSError-5", FaultKind.PATH: "OSError-2", FaultKind.CODE: "KeyError"}
 OF_PYTHON = {
-    Kind.MACHINE: ("MemoryError", "ConnectionRefusedError", "TimeoutError", "OSError"),
-    Kind.PATH: ("FileNotFoundError",),
-    Kind.CODE: (
+    FaultKind.MACHINE: ("MemoryError", "ConnectionRefusedError", "TimeoutError", "OSError"),
+    FaultKind.PATH: ("FileNotFoundError",),
+    FaultKind.CODE: (
         "ValueError", "TypeError", "IndexError", "AttributeError", "ImportError", "ZeroDivisionError", "AssertionError",
         "RecursionError", "NotImplementedError", "UnicodeError", "SystemExit",
     ),
 }  # fmt: skip
-ALL = {kind: [*(f"OSError-{n}" for n in ERRNOS.get(kind, ())), *OF_PYTHON[kind], *CODES[kind]] for kind in Kind}
+ALL = {kind: [*(f"OSError-{n}" for n in ERRNOS.get(kind, ())), *OF_PYTHON[kind], *CODES[kind]] for kind in FaultKind}
 AT_ONCE = 4  # processes that fail beside each other
 SHARES = 4  # of the errors of one place: all of them, one after the other, take some two minutes on a busy machine
 
@@ -50,7 +50,7 @@ def fault(place: Place, error: str) -> str:
     return f"--data-dir={place.name}={error}"
 
 
-def code_at(place: Place, kind: Kind) -> int:
+def code_at(place: Place, kind: FaultKind) -> int:
     """That of the process in which it comes; 0: it is passed over."""
     fate = FATES[place][kind]
     return fate.exit_code if fate else 0
@@ -63,12 +63,12 @@ def cells(places: tuple[Place, ...], *codes: int, few: Container[str] = ()) -> l
     return [pytest.param(*cell, id=name, marks=() if name in few else pytest.mark.long) for cell, name in names.items()]
 
 
-def errors_at(place: Place, *codes: int) -> list[tuple[Place, Kind, str]]:
+def errors_at(place: Place, *codes: int) -> list[tuple[Place, FaultKind, str]]:
     """All errors with which a process ends with one of these codes."""
     return [(place, kind, error) for kind in FATES[place] if code_at(place, kind) in codes for error in ALL[kind]]
 
 
-def require(proc: Proc, place: Place, kind: Kind, error: str) -> None:
+def require(proc: Proc, place: Place, kind: FaultKind, error: str) -> None:
     assert proc.wait() == code_at(place, kind), (place, error, proc.text)
     assert f"provoked {place.name}={error}" in proc.text, (place, error, proc.text)
     assert " crash " not in proc.text, (place, error, proc.text)
@@ -78,7 +78,7 @@ def test_every_row_is_provoked() -> None:
     assert {*IN_A_WORKER, *OF_THE_CHIEF, *OF_FILES, *OF_BAD_FILES} == set(Place)
 
 
-def fail_beside_a_job(zygote: Zygote, folder: Path, cells: list[tuple[Place, Kind, str]]) -> None:
+def fail_beside_a_job(zygote: Zygote, folder: Path, cells: list[tuple[Place, FaultKind, str]]) -> None:
     """Each in a worker of its own; the job trains through all of them."""
     with cluster(zygote, folder, train_steps=1_000_000, max_workers=1 + AT_ONCE) as job:
         job.start_worker(0, MODEL)
@@ -111,7 +111,7 @@ def test_every_error_that_ends_one_worker_leaves_the_job_alone(
     fail_beside_a_job(zygote, tmp_path, errors[share::SHARES])
 
 
-def end_a_job(zygote: Zygote, folder: Path, place: Place, kind: Kind, error: str) -> None:
+def end_a_job(zygote: Zygote, folder: Path, place: Place, kind: FaultKind, error: str) -> None:
     with cluster(zygote, folder, train_steps=1_000_000, checkpoint_dir=folder / "c") as job:
         require(job.start_worker(0, MODEL, fault(place, error)), place, kind, error)
         assert job.ps[0].wait() == 1
@@ -119,15 +119,15 @@ def end_a_job(zygote: Zygote, folder: Path, place: Place, kind: Kind, error: str
 
 
 @pytest.mark.parametrize(("place", "kind"), cells(IN_A_WORKER, 1, few=["STEP-CODE"]))
-def test_what_ends_the_job_saves_it_first(zygote: Zygote, tmp_path: Path, place: Place, kind: Kind) -> None:
+def test_what_ends_the_job_saves_it_first(zygote: Zygote, tmp_path: Path, place: Place, kind: FaultKind) -> None:
     end_a_job(zygote, tmp_path, place, kind, FEW[kind])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("error", ALL[Kind.CODE])
+@pytest.mark.parametrize("error", ALL[FaultKind.CODE])
 @pytest.mark.parametrize("place", [Place.INPUT, Place.STEP, Place.HOOK, Place.RATE])
 def test_every_error_that_ends_the_job_saves_it_first(zygote: Zygote, tmp_path: Path, place: Place, error: str) -> None:
-    end_a_job(zygote, tmp_path, place, Kind.CODE, error)
+    end_a_job(zygote, tmp_path, place, FaultKind.CODE, error)
 
 
 LOGGED = {Place.SAVE: " checkpoint_failed ", Place.HOOK_END: " hook_failed ", Place.BEST: " best_failed "}
@@ -135,7 +135,7 @@ STEPS = 60
 
 
 @pytest.mark.parametrize(("place", "kind"), cells(OF_THE_CHIEF, 0, 1, 2, 75))
-def test_what_fails_in_a_chief(zygote: Zygote, tmp_path: Path, place: Place, kind: Kind) -> None:
+def test_what_fails_in_a_chief(zygote: Zygote, tmp_path: Path, place: Place, kind: FaultKind) -> None:
     job_flags = {
         "train_steps": STEPS, "save_steps": 10_000 if place is Place.LAST_SAVE else 10, "drain_timeout_s": 4,
         "checkpoint_dir": tmp_path / "c", **({"keep_best": "min:loss"} if place is Place.BEST else {}),
@@ -180,7 +180,7 @@ def start_command(
 
 @pytest.mark.parametrize(("command", "place", "kind"), OF_COMMANDS)
 def test_what_fails_in_a_command(
-    zygote: Zygote, tmp_path: Path, trained: str, command: str, place: Place, kind: Kind
+    zygote: Zygote, tmp_path: Path, trained: str, command: str, place: Place, kind: FaultKind
 ) -> None:
     proc = start_command(zygote, tmp_path, trained, command, place, FEW[kind])
     require(proc, place, kind, FEW[kind])
@@ -205,7 +205,7 @@ def test_every_error_ends_a_command_with_its_code(
 
 
 @pytest.mark.parametrize(("place", "kind"), cells((Place.EVALUATOR,), 1, 2, 75))
-def test_what_fails_in_an_evaluator(zygote: Zygote, tmp_path: Path, place: Place, kind: Kind) -> None:
+def test_what_fails_in_an_evaluator(zygote: Zygote, tmp_path: Path, place: Place, kind: FaultKind) -> None:
     with cluster(zygote, tmp_path, train_steps=1_000_000, checkpoint_dir=tmp_path / "c", save_steps=50) as job:
         job.start_worker(0, MODEL)
         job.wait_for_phase(Phase.TRAINING)
@@ -227,8 +227,8 @@ def test_a_warm_start_that_cannot_be_read(zygote: Zygote, tmp_path: Path, traine
     index, whole = Path(f"{path}.index"), Path(f"{path}.index").read_bytes()
     with cluster(zygote, tmp_path, train_steps=4, warm_start=path) as job:
         for kind, damage in {
-            Kind.MACHINE: partial(make_unreadable, opens=False), Kind.PATH: Path.unlink,
-            Kind.CODE: lambda file: file.write_bytes(b"no index"),
+            FaultKind.MACHINE: partial(make_unreadable, opens=False), FaultKind.PATH: Path.unlink,
+            FaultKind.CODE: lambda file: file.write_bytes(b"no index"),
         }.items():  # fmt: skip
             damage(index)
             worker = job.start_worker(0, MODEL)
@@ -241,16 +241,16 @@ def test_a_warm_start_that_cannot_be_read(zygote: Zygote, tmp_path: Path, traine
         assert job.ps[0].wait() == 0
 
 
-BAD_CHECKPOINTS: dict[Kind, Callable[[Path], None]] = {
-    Kind.MACHINE: make_unreadable,
-    Kind.PATH: make_folder,
-    Kind.CODE: cut_in_half,
+BAD_CHECKPOINTS: dict[FaultKind, Callable[[Path], None]] = {
+    FaultKind.MACHINE: make_unreadable,
+    FaultKind.PATH: make_folder,
+    FaultKind.CODE: cut_in_half,
 }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", BAD_CHECKPOINTS)
-def test_a_checkpoint_that_cannot_be_restored(zygote: Zygote, tmp_path: Path, kind: Kind) -> None:
+def test_a_checkpoint_that_cannot_be_restored(zygote: Zygote, tmp_path: Path, kind: FaultKind) -> None:
     folder = tmp_path / "c"
     with cluster(zygote, tmp_path, train_steps=8, save_steps=4, checkpoint_dir=folder) as job:
         job.start_worker(0, MODEL)
@@ -280,16 +280,16 @@ def test_what_cannot_be_opened_to_observe_a_job(zygote: Zygote, tmp_path: Path) 
     settings = {"mode": "sync", "train_steps": STEPS, "rounds_log": tmp_path / "rounds.jsonl"}
     with cluster(zygote, tmp_path, **settings) as job:
         refused = job.start_worker(1, MODEL, f"--record={tmp_path / 'folder.jsonl'}")
-        assert refused.wait() == code_at(Place.OPENING, Kind.PATH), refused.text
+        assert refused.wait() == code_at(Place.OPENING, FaultKind.PATH), refused.text
         assert f"record {tmp_path / 'folder-1.jsonl'} cannot be written: Is a directory" in refused.wait_for(" error ")
         worker = job.start_worker(0, MODEL, f"--record={tmp_path / 'record.jsonl'}")
-        assert worker.wait() == code_at(Place.OPENING, Kind.MACHINE), worker.text
+        assert worker.wait() == code_at(Place.OPENING, FaultKind.MACHINE), worker.text
         assert job.ps[0].wait() == 0
         require_counted(worker, "record_failed", "records_lost")
         require_counted(job.ps[0], "rounds_log_failed", "records_lost")
     argv = ["ps", "--index=0", "--coordinator=127.0.0.1:0", "--mode=sync", f"--rounds-log={tmp_path}"]
     ps = zygote.start("ps-refused", argv, tmp_path / "refused.log", [str(tmp_path)])
-    assert ps.wait() == code_at(Place.OPENING, Kind.PATH), ps.text
+    assert ps.wait() == code_at(Place.OPENING, FaultKind.PATH), ps.text
     assert f"rounds log {tmp_path} cannot be written: Is a directory" in ps.text
 
 
@@ -302,13 +302,13 @@ def require_counted(proc: Proc, event: str, count: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", FATES[Place.OBSERVING])
-def test_what_cannot_be_written_to_observe_a_job(zygote: Zygote, tmp_path: Path, kind: Kind) -> None:
+def test_what_cannot_be_written_to_observe_a_job(zygote: Zygote, tmp_path: Path, kind: FaultKind) -> None:
     summaries = tmp_path / "c" / "workers"
     summaries.parent.mkdir()
-    if kind is Kind.MACHINE and worlds.refusal():
+    if kind is FaultKind.MACHINE and worlds.refusal():
         pytest.skip(worlds.refusal())
     with ExitStack() as stack:
-        if kind is Kind.MACHINE:
+        if kind is FaultKind.MACHINE:
             stack.enter_context(small_disk(summaries, "64k")).fill()
         else:
             summaries.write_text("no folder")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from psruntime.commands import replay
-from psruntime.commands.replay import Outcome
+from psruntime.commands.replay import Comparison
 from psruntime.config.process import device_names
 from psruntime.core.members.messages import Machine
 from psruntime.errors import UsageError
@@ -93,7 +93,7 @@ def test_the_exit_code_says_whether_it_is_the_same(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     of_job = {"rounds": (1, 7), "first": "model.ckpt-0", "last": "model.ckpt-7", "not_compared": ["mean"]}
-    outcome = Outcome(**{**of_job, "differences": DIFFERENCES, **facts})
+    outcome = Comparison(**{**of_job, "differences": DIFFERENCES, **facts})
     monkeypatch.setattr(replay, "_replay", lambda *_: outcome)
     assert replay.main(["log", "--checkpoint-dir=c", *flags]) == bool(complaint)
     out, err = capsys.readouterr()
@@ -118,7 +118,7 @@ def test_inputs_near_a_kink_explain_a_difference(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     near = [f"round {number}, worker 0: an input of Relu Relu is 1.2e-07 from its kink" for number in range(8)]
-    outcome = Outcome((1, 9), "a", "b", {"w": 6e-4}, {"w": 9}, [], ["--joint is given"], (1, 9), near)
+    outcome = Comparison((1, 9), "a", "b", {"w": 6e-4}, {"w": 9}, [], ["--joint is given"], (1, 9), near)
     monkeypatch.setattr(replay, "_replay", lambda *_: outcome)
     assert replay.main(["log", "--checkpoint-dir=c"]) == 1
     lines = capsys.readouterr().out.splitlines()

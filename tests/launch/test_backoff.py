@@ -15,7 +15,7 @@ from psruntime.errors import (
     UnreachableError,
     UsageError,
 )
-from psruntime.launch.children import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, Backoff, crashed
+from psruntime.launch.children import FIRST_DELAY_S, LONGEST_DELAY_S, STEADY_S, Backoff, crashed
 
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGSEGV, 128 + signal.SIGTERM, 75, 120])
@@ -36,19 +36,19 @@ def test_errors_end_a_process_with_a_code_that_says_whether_it_may_come_back() -
 
 def test_pauses_double_up_to_the_longest() -> None:
     backoff = Backoff(10)
-    pauses = [backoff.pause_s(lived_s=1.0) for _ in range(10)]
-    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30, 30]
-    assert (pauses[0], pauses[-1]) == (FIRST_PAUSE_S, LONGEST_PAUSE_S)
+    delays = [backoff.delay_s(lived_s=1.0) for _ in range(10)]
+    assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30, 30, 30]
+    assert (delays[0], delays[-1]) == (FIRST_DELAY_S, LONGEST_DELAY_S)
 
 
 def test_the_limit_is_for_all_of_the_job() -> None:
     backoff = Backoff(2)
-    assert [backoff.pause_s(STEADY_S) for _ in range(4)] == [FIRST_PAUSE_S, FIRST_PAUSE_S, None, None]
+    assert [backoff.delay_s(STEADY_S) for _ in range(4)] == [FIRST_DELAY_S, FIRST_DELAY_S, None, None]
     assert backoff.restarts == 2
-    assert Backoff(0).pause_s(1e6) is None
+    assert Backoff(0).delay_s(1e6) is None
 
 
 def test_after_a_steady_life_the_pauses_begin_anew() -> None:
     backoff = Backoff(100)
     lives = [1.0, 1.0, 1.0, STEADY_S - 0.1, STEADY_S, 1.0, 1.0]
-    assert [backoff.pause_s(lived_s) for lived_s in lives] == [0.5, 1, 2, 4, 0.5, 1, 2]
+    assert [backoff.delay_s(lived_s) for lived_s in lives] == [0.5, 1, 2, 4, 0.5, 1, 2]

@@ -23,7 +23,7 @@ class Names:
         self._after = after
         self._real = socket.getaddrinfo
         monkeypatch.setattr(socket, "getaddrinfo", self.resolve)
-        monkeypatch.setattr(hosts, "FIRST_PAUSE_S", 0.001)
+        monkeypatch.setattr(hosts, "FIRST_DELAY_S", 0.001)
 
     def resolve(self, host: str, *arguments: Any, **options: Any) -> Any:
         self.tries += 1

@@ -104,7 +104,7 @@ def _plan(argv: list[str]) -> int:
 
 
 def _replay(argv: list[str]) -> int:
-    with patch.multiple(replay, _replay=lambda *_: replay.Outcome((1, 1), "", "", {"": 0.0}, {}, [])):
+    with patch.multiple(replay, _replay=lambda *_: replay.Comparison((1, 1), "", "", {"": 0.0}, {}, [])):
         return replay.main(argv)
 
 

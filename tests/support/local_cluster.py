@@ -92,7 +92,7 @@ class LocalControlPlane:
         return False
 
     def while_paused(self, act: Callable[[], None]) -> None:
-        self.rest_act = act
+        self.act_in_pause = act
 
     def may_step(self, under_way: int = 0) -> bool:
         await_writes()

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from typing import IO, TypeVar
 
 T = TypeVar("T")
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1  # between two looks: each is twice the one before
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.002, 0.1  # between two looks: each is twice the one before
 
 
 def poll_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
     """The first true value of the predicate; fails with `what` when none comes within `timeout_s`."""
-    until_s, pause_s = time.monotonic() + timeout_s, FIRST_PAUSE_S
+    until_s, delay_s = time.monotonic() + timeout_s, FIRST_DELAY_S
     while True:
         value = predicate()
         if value:
             return value
         if time.monotonic() > until_s:
             raise AssertionError(f"not within {timeout_s:g} s: {what}")
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        time.sleep(delay_s)
+        delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 
 
 def await_line(stream: IO[str] | None, wanted: str) -> None:

@@ -23,7 +23,7 @@ from psruntime.core.members.messages import PsStats, WorkerStats
 from psruntime.core.members.view import View
 
 
-class Part(Enum):
+class Term(Enum):
     """What a column is of the sum."""
 
     WHOLE = "all that arrived"
@@ -40,24 +40,24 @@ class Column(IntEnum):
     refused again; otherwise the batch is read or contributed again.
     """
 
-    part: Part
+    part: Term
     is_final: bool
 
-    RECEIVED = 0, Part.WHOLE
-    APPLIED = 1, Part.TERM, True
-    DOWN_WEIGHTED = 10, Part.SHARE  # of the applied
-    STALE = 2, Part.CAUSE, False
-    FENCED = 3, Part.CAUSE, False
-    REPEATED = 4, Part.CAUSE, True  # a session was lost after the bucket had taken the first try
-    NOT_FINITE = 5, Part.CAUSE, True
-    VOID = 6, Part.CAUSE, False
-    ROLLED_BACK = 7, Part.TERM
-    PENDING = 8, Part.TERM, True  # contributions to a round that has not closed
-    MAX_STALENESS = 9, Part.PEAK  # of an applied update, in versions
+    RECEIVED = 0, Term.WHOLE
+    APPLIED = 1, Term.TERM, True
+    DOWN_WEIGHTED = 10, Term.SHARE  # of the applied
+    STALE = 2, Term.CAUSE, False
+    FENCED = 3, Term.CAUSE, False
+    REPEATED = 4, Term.CAUSE, True  # a session was lost after the bucket had taken the first try
+    NOT_FINITE = 5, Term.CAUSE, True
+    VOID = 6, Term.CAUSE, False
+    ROLLED_BACK = 7, Term.TERM
+    PENDING = 8, Term.TERM, True  # contributions to a round that has not closed
+    MAX_STALENESS = 9, Term.PEAK  # of an applied update, in versions
 
-    def __new__(cls, number: int, part: Part, is_final: bool | None = None) -> Column:
+    def __new__(cls, number: int, part: Term, is_final: bool | None = None) -> Column:
         column = int.__new__(cls, number)
-        if part is Part.CAUSE and is_final is None:
+        if part is Term.CAUSE and is_final is None:
             raise TypeError(f"column {number} is a cause of refusal, and says not whether it is final")
         column._value_, column.part, column.is_final = number, part, bool(is_final)
         return column
@@ -69,7 +69,7 @@ class Column(IntEnum):
 
     def joined(self, counts: Iterable[int]) -> int:
         """Of several buckets."""
-        return int(max(counts, default=0) if self.part is Part.PEAK else sum(counts))
+        return int(max(counts, default=0) if self.part is Term.PEAK else sum(counts))
 
 
 (
@@ -77,10 +77,10 @@ class Column(IntEnum):
 ) = Column  # fmt: skip
 LEDGER_SIZE = len(Column)
 OLDEST_SIZE = 10  # of rows that were saved before there was a column for down-weighted updates
-CAUSES = {column.word: column for column in Column if column.part is Part.CAUSE}
+CAUSES = {column.word: column for column in Column if column.part is Term.CAUSE}
 FINAL = frozenset(column for column in Column if column.is_final)
 IN_STATS = {
-    column.word: column for column in Column if column.part is not Part.CAUSE
+    column.word: column for column in Column if column.part is not Term.CAUSE
 }  # fields; causes are in `dropped`
 
 if sorted(Column) != list(range(LEDGER_SIZE)) or not {field.name for field in fields(PsStats)}.issuperset(IN_STATS):
@@ -99,14 +99,14 @@ def stats_of(rows: Sequence[Row]) -> PsStats:
 
 def terms_of(stats: PsStats) -> dict[str, int]:
     """Into what the received are divided: applied, dropped by any cause, rolled back, pending."""
-    terms = {column.word: getattr(stats, column.word) for column in Column if column.part is Part.TERM}
+    terms = {column.word: getattr(stats, column.word) for column in Column if column.part is Term.TERM}
     return {"applied": terms.pop("applied"), "dropped": sum(stats.dropped.values()), **terms}
 
 
 def ledger_facts(stats: PsStats) -> dict[str, object]:
     """Every count, for the log."""
     counts = {**stats.dropped, **{word: getattr(stats, word) for word in IN_STATS}}
-    words = [column.word for column in Column if column.part is not Part.PEAK]
+    words = [column.word for column in Column if column.part is not Term.PEAK]
     return {word: counts[word] for word in [*words, *stats.dropped] if word in counts}
 
 

@@ -64,7 +64,7 @@ def within(bound: int | None, clock: int, floor: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Decision:
+class MayStart:
     """Answer to "may this worker start a step?", with the reason that an operator reads."""
 
     allowed: bool
@@ -133,15 +133,15 @@ class ClockTable:
         """Steps that a worker is ahead of the slowest live one."""
         return self._clocks[worker] - self._floor
 
-    def may_start(self, worker: int) -> Decision:
+    def may_start(self, worker: int) -> MayStart:
         """Whether the worker may start its next step now."""
         lead = self.lead(worker)
         if self.bound is None:
-            return Decision(True, f"{lead} steps ahead, no bound")
+            return MayStart(True, f"{lead} steps ahead, no bound")
         if within(self.bound, self._clocks[worker], self._floor):
-            return Decision(True, f"{lead} steps ahead, bound {self.bound}")
+            return MayStart(True, f"{lead} steps ahead, bound {self.bound}")
         slowest = min(self._clocks, key=lambda w: (self._clocks[w], w))
-        return Decision(False, f"{lead} steps ahead of worker {slowest}, bound {self.bound}")
+        return MayStart(False, f"{lead} steps ahead of worker {slowest}, bound {self.bound}")
 
     def _raise_floor(self) -> None:
         if self._clocks:
@@ -214,7 +214,7 @@ class Stragglers:
 
 REPORT_S = 0.010  # between two reports for which no worker can wait; 100 calls a second from each worker at most
 FIRST_POLL_S = 0.5  # of the first call of a wait, whose answer says for whom; after a second people can read it
-PAUSE_S = 0.2  # before a call is repeated that failed, or was answered although the floor is not there
+RETRY_S = 0.2  # before a call is repeated that failed, or was answered although the floor is not there
 
 
 class ReportSchedule:
@@ -312,7 +312,7 @@ class ReportSchedule:
             self.floor = max(self.floor, answer.floor)
             self._short = reported if answer.floor < report.wanted_floor else -1
         if answer is None or answer.floor < report.wanted_floor:
-            self._delay_s = PAUSE_S  # counted from the call, so nothing after a long poll
+            self._delay_s = RETRY_S  # counted from the call, so nothing after a long poll
             self._urgent = False
 
     @property

@@ -24,7 +24,7 @@ from psruntime.core.members.messages import Instructions, Join, PsBeat, WorkerBe
 from psruntime.core.members.view import UNKNOWN, Fence, Past, Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import ModelIdentity
-from psruntime.core.rounds.past_round import Part
+from psruntime.core.rounds.past_round import RoundPart
 from psruntime.core.rounds.shares import Shares
 from psruntime.core.rounds.sync_rounds import SyncRounds
 from psruntime.core.shards.shards import Shards
@@ -175,7 +175,7 @@ class JobState:
         self.refused_pushes = RefusedPushes()
         self.traffic = TrafficRates(job.ps, job.lease_s, note, some_empty=job.min_ps_bytes > 0)
 
-    def _count(self, part: Part) -> None:
+    def _count(self, part: RoundPart) -> None:
         """A part of a round is in the variables."""
         self.shards.applied(part.incarnation, part.shard_batches)
 

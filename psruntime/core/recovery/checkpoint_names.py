@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class EntryKind(Enum):
     """VARIABLE of the model; SLOT of the optimizer, in the shape of a variable; what an optimizer has SHARED."""
 
     VARIABLE = "variable"
@@ -31,7 +31,7 @@ class Entry:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    kind: Kind = Kind.VARIABLE
+    kind: EntryKind = EntryKind.VARIABLE
     stock: str = ""
 
 
@@ -61,9 +61,9 @@ def find_sources(entries: Sequence[Entry], there: Mapping[str, Found]) -> tuple[
 def _candidates(entry: Entry, scope: str, there: Mapping[str, Found]) -> Iterable[str]:
     """Names to look for, the best first."""
     yield entry.name
-    if entry.kind is Kind.SLOT:
+    if entry.kind is EntryKind.SLOT:
         yield scope + entry.name
-    if entry.kind is Kind.SHARED:
+    if entry.kind is EntryKind.SHARED:
         yield entry.stock
         scoped = _scoped(entry.stock, there)
         if len(scoped) == 1:
@@ -72,7 +72,7 @@ def _candidates(entry: Entry, scope: str, there: Mapping[str, Found]) -> Iterabl
 
 def _scope_of_slots(entries: Iterable[Entry], there: Mapping[str, Found]) -> str:
     """The one scope under which the checkpoint has all the slots that it lacks under their own names; else empty."""
-    missing = [e.name for e in entries if e.kind is Kind.SLOT and e.name not in there]
+    missing = [e.name for e in entries if e.kind is EntryKind.SLOT and e.name not in there]
     scopes = [{n.removesuffix(name) for n in _scoped(name, there)} for name in missing]
     common = set.intersection(*scopes) if scopes else set()
     return common.pop() if len(common) == 1 else ""

@@ -59,7 +59,7 @@ class BucketRound(NamedTuple):
         return equal(self.attempt, attempt) & equal(self.count, members)
 
 
-class Outcome(NamedTuple):
+class BucketOutcome(NamedTuple):
     """The outcome of a contribution on one bucket.
 
     verdict: a column of the ledger.  applied: the last attempt that the bucket had applied when it was pulled.
@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
     position: Number
 
 
-def has_closed(outcomes: Iterable[Outcome], closes: Complete) -> bool:
+def has_closed(outcomes: Iterable[BucketOutcome], closes: Complete) -> bool:
     """Whether every bucket had applied the attempt when it was pulled."""
     return all(outcome.applied >= closes.attempt for outcome in outcomes)
 

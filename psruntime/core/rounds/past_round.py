@@ -13,7 +13,7 @@ from psruntime.core.shards.shard_messages import ShardBatch
 
 
 @dataclass(frozen=True)
-class Part:
+class RoundPart:
     """One member's part in a closed round, enough to repeat it.  The others from `taken` on: as in Pushed."""
 
     worker: int
@@ -36,7 +36,7 @@ class PastRound:
     round: int
     attempt: int
     global_step: int
-    parts: list[Part]
+    parts: list[RoundPart]
     learning_rate_scale: float = 1.0
     local: bool = False
 
@@ -81,11 +81,11 @@ def past_round(
     for incarnation, index in sorted(members.items(), key=lambda item: item[1]):
         pushed = contributions[incarnation]
         facts = (pushed.batch, pushed.examples, pushed.taken, pushed.shard_batches, pushed.divisor, pushed.positions)
-        parts.append(Part(index, incarnation, *facts))
+        parts.append(RoundPart(index, incarnation, *facts))
     return PastRound(number, attempt, global_step, parts, learning_rate_scale, local)
 
 
-def record_of_worker(part: Part, machine: Machine | None, began_at: int) -> dict[str, Any]:
+def record_of_worker(part: RoundPart, machine: Machine | None, began_at: int) -> dict[str, Any]:
     """Its line in the record, as JSON.  machine, began_at: as in Join."""
     who = {"worker": part.worker, "incarnation": tag_of(part.incarnation)}
     return {
@@ -96,7 +96,7 @@ def record_of_worker(part: Part, machine: Machine | None, began_at: int) -> dict
     }
 
 
-def _record_of(part: Part, members: int, order_matters: bool) -> dict[str, Any]:
+def _record_of(part: RoundPart, members: int, order_matters: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"worker": part.worker, "incarnation": tag_of(part.incarnation), "batch": part.batch}
     taken = {"first": part.taken.first, "size": part.taken.size} if part.taken else {}
     facts |= {**taken, "examples": part.examples}

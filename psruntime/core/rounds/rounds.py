@@ -47,7 +47,7 @@ from psruntime.core.state_table import after
 NAMED = 10  # workers that a message names
 
 
-class State(Enum):
+class RoundState(Enum):
     """Of the rounds of a job."""
 
     IDLE = "no rounds run"
@@ -59,7 +59,7 @@ class State(Enum):
     UNAPPLIED = "no round is open, and the last one is complete"
 
 
-class Event(Enum):
+class RoundEvent(Enum):
     """What changes the state."""
 
     BEGIN = "a view is prepared"
@@ -72,17 +72,22 @@ class Event(Enum):
     SETTLE = "a report shows that the round before is closed"
 
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    **{(state, Event.BEGIN): State.READY for state in State},
-    **{(state, Event.END): State.IDLE for state in State if state is not State.IDLE},
-    (State.READY, Event.OPEN): State.COLLECTING, (State.BETWEEN, Event.OPEN): State.COLLECTING,
-    (State.COLLECTING, Event.FILL): State.COMPLETE, (State.COLLECTING, Event.VOID): State.COLLECTING,
-    (State.COLLECTING, Event.EMPTY): State.BETWEEN,
-    (State.COMPLETE, Event.OPEN): State.CHAINED, (State.COMPLETE, Event.APPLY): State.BETWEEN,
-    (State.CHAINED, Event.VOID): State.CHAINED, (State.CHAINED, Event.EMPTY): State.UNAPPLIED,
-    (State.CHAINED, Event.SETTLE): State.COLLECTING,
-    (State.UNAPPLIED, Event.OPEN): State.CHAINED, (State.UNAPPLIED, Event.SETTLE): State.BETWEEN,
-}  # fmt: skip
+TRANSITIONS: dict[tuple[RoundState, RoundEvent], RoundState] = {
+    **{(state, RoundEvent.BEGIN): RoundState.READY for state in RoundState},
+    **{(state, RoundEvent.END): RoundState.IDLE for state in RoundState if state is not RoundState.IDLE},
+    (RoundState.READY, RoundEvent.OPEN): RoundState.COLLECTING,
+    (RoundState.BETWEEN, RoundEvent.OPEN): RoundState.COLLECTING,
+    (RoundState.COLLECTING, RoundEvent.FILL): RoundState.COMPLETE,
+    (RoundState.COLLECTING, RoundEvent.VOID): RoundState.COLLECTING,
+    (RoundState.COLLECTING, RoundEvent.EMPTY): RoundState.BETWEEN,
+    (RoundState.COMPLETE, RoundEvent.OPEN): RoundState.CHAINED,
+    (RoundState.COMPLETE, RoundEvent.APPLY): RoundState.BETWEEN,
+    (RoundState.CHAINED, RoundEvent.VOID): RoundState.CHAINED,
+    (RoundState.CHAINED, RoundEvent.EMPTY): RoundState.UNAPPLIED,
+    (RoundState.CHAINED, RoundEvent.SETTLE): RoundState.COLLECTING,
+    (RoundState.UNAPPLIED, RoundEvent.OPEN): RoundState.CHAINED,
+    (RoundState.UNAPPLIED, RoundEvent.SETTLE): RoundState.BETWEEN,
+}
 
 
 class Rounds:
@@ -102,7 +107,7 @@ class Rounds:
         self.global_step = 0  # rounds that the variables certainly contain
         self.attempt = 0  # the open one, or the last
         self.opened = 0  # its first attempt
-        self.state = State.IDLE
+        self.state = RoundState.IDLE
         self.learning_rate_scale = 1.0  # in force on the ps
         self.local_end: int | None = None  # if the round after the open one, or the next, is local, its number
         self._local: int | None = None  # if the open one is local, its number
@@ -123,17 +128,17 @@ class Rounds:
 
     @property
     def open(self) -> bool:
-        return self.state in (State.COLLECTING, State.COMPLETE, State.CHAINED)
+        return self.state in (RoundState.COLLECTING, RoundState.COMPLETE, RoundState.CHAINED)
 
     @property
     def active(self) -> bool:
         """Whether rounds run: the view is prepared and the job trains."""
-        return self.state is not State.IDLE
+        return self.state is not RoundState.IDLE
 
     @property
     def closing(self) -> bool:
         """Whether all members of the open round have contributed, so that the chief may be applying."""
-        return self.state is State.COMPLETE
+        return self.state is RoundState.COMPLETE
 
     @property
     def is_wanted_closed(self) -> bool:
@@ -153,7 +158,7 @@ class Rounds:
     @property
     def unsettled(self) -> bool:
         """Whether the round before the open one is complete, and no report has shown yet that it is closed."""
-        return self.state in (State.CHAINED, State.UNAPPLIED)
+        return self.state in (RoundState.CHAINED, RoundState.UNAPPLIED)
 
     @property
     def being_applied(self) -> bool:
@@ -195,7 +200,7 @@ class Rounds:
         self._before = None
         self.attempt = max(self.attempt, attempt)
         self.global_step = global_step
-        self._move(Event.BEGIN)
+        self._move(RoundEvent.BEGIN)
         self.revision += 1
         return past if is_held else None
 
@@ -208,7 +213,7 @@ class Rounds:
         if self.active:
             self._before = self._complete()
             self._forget()
-            self._move(Event.END)
+            self._move(RoundEvent.END)
             self._present, self._starved = {}, {}
             self.revision += 1
 
@@ -278,7 +283,7 @@ class Rounds:
         self._late += self._chosen.late
         self._measure_members()
         self._forget()
-        self._move(Event.APPLY)
+        self._move(RoundEvent.APPLY)
         self.global_step = closed.global_step
         self.revision += 1
         return past
@@ -302,7 +307,7 @@ class Rounds:
         self._chosen.void()
         self._contributions = {}
         self.attempt += 1
-        self._move(Event.VOID)
+        self._move(RoundEvent.VOID)
         self._look()
         self.revision += 1
         return voided
@@ -312,7 +317,7 @@ class Rounds:
 
         The first round of a view, and a local one, need at least `needed` workers; returns whether a round was opened.
         """
-        least = max(1, needed) if self.state is State.READY or self.local_end else 1
+        least = max(1, needed) if self.state is RoundState.READY or self.local_end else 1
         if not self.active or self._stays_closed or len(self._present) < least:
             return False
         able = {inc: index for inc, index in self._present.items() if inc not in self._starved}
@@ -326,7 +331,7 @@ class Rounds:
             self._measure_members()
         elif self.unsettled and self.local_end:
             return False
-        self._move(Event.OPEN)
+        self._move(RoundEvent.OPEN)
         self._chosen, self._contributions = Chosen(able, self._backup_workers), {}
         self._local = self.local_end
         if self.shares:
@@ -371,7 +376,7 @@ class Rounds:
         before = self._before.complete if self._before else None
         if self.closing and self._present[incarnation] == self.closer(chief):
             kind, closes = ActionKind.APPLY, self._past(self.round).complete
-        elif self.state is State.UNAPPLIED and self._present[incarnation] == self.closer(chief):
+        elif self.state is RoundState.UNAPPLIED and self._present[incarnation] == self.closer(chief):
             kind, closes = ActionKind.APPLY, before  # no worker has a batch with which to close it
         elif work := self._work_of(incarnation):
             kind, closes = work, before
@@ -415,15 +420,15 @@ class Rounds:
             if self.shares and pushed.taken and incarnation in self._present:
                 self.shares.measure(incarnation, pushed.taken)
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: RoundEvent) -> None:
         self.state = after(TRANSITIONS, self.state, event)
 
     def _look(self) -> None:
         """Moves on if the open round has no worker any more, or all contributions."""
         if self.open and self._chosen.is_empty:
-            self._move(Event.EMPTY)
-        elif self.state is State.COLLECTING and len(self._contributions) == self._chosen.needed:
-            self._move(Event.FILL)
+            self._move(RoundEvent.EMPTY)
+        elif self.state is RoundState.COLLECTING and len(self._contributions) == self._chosen.needed:
+            self._move(RoundEvent.FILL)
 
     def _complete(self) -> PastRound | None:
         """The round that is complete and not known to be closed."""
@@ -443,7 +448,7 @@ class Rounds:
         """Marks the round before as closed, and returns it."""
         past, self._before = self._before, None
         if past:
-            self._move(Event.SETTLE)
+            self._move(RoundEvent.SETTLE)
             self.global_step = past.global_step
         return past
 

@@ -13,7 +13,7 @@ from psruntime.config.schedule import SYNC
 from psruntime.core.members.membership import JudgedClock, Since
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import View, listed
-from psruntime.core.rounds.past_round import Part, PastRound, record_of_worker
+from psruntime.core.rounds.past_round import PastRound, RoundPart, record_of_worker
 from psruntime.core.rounds.round_messages import Applied, Computed, Pushed, Report
 from psruntime.core.rounds.rounds import NAMED, Rounds
 from psruntime.core.rounds.shares import Shares
@@ -37,7 +37,7 @@ class SyncRounds:
         limit: int | None = None,
         backup_workers: int = 0,
         shares: Shares | None = None,
-        on_part: Callable[[Part], None] = lambda _: None,
+        on_part: Callable[[RoundPart], None] = lambda _: None,
     ) -> None:
         self.rounds = Rounds(limit, backup_workers, shares)
         self.late = 0
@@ -83,7 +83,7 @@ class SyncRounds:
             self._record_round(self.rounds.contribute(incarnation, report))
         elif isinstance(report, Applied):
             self._record_round(self.rounds.close(report))
-        self._record_void("rests", index, lambda: self.rounds.set_starved(incarnation, starved_since))
+        self._record_void("starved", index, lambda: self.rounds.set_starved(incarnation, starved_since))
 
     def lose(self, incarnation: int, index: int) -> None:
         """A worker is gone."""

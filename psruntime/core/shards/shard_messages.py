@@ -58,7 +58,7 @@ class ShardBatch:
 
 @dataclass(frozen=True)
 class ShardNews:
-    """A worker's report on a shard that it leases.
+    """A worker's report on a shard that it reads.
 
     batches: how many it has; None: it is not read to its end.  applied: numbers of those that are in the variables, or
     were passed over.
@@ -71,7 +71,7 @@ class ShardNews:
 
 @dataclass(frozen=True)
 class ShardRequest:
-    """A worker asks for a shard, and reports on those that it leases.
+    """A worker asks for a shard, and reports on those that it reads.
 
     seen: the latest ticket that it has, under this incarnation; 0: none.
     """

@@ -1,10 +1,10 @@
-"""Shards: the ranges of the input, which worker leases which, and which are done.
+"""Shards: the ranges of the input, which worker reads which, and which are done.
 
 A worker takes one shard after the other.  A shard is done when it was read to its end and all its batches are in the
 variables.  A shard of a worker that is gone is handed out again, from its beginning.  An epoch begins when the one
-before is done, so at its end a worker without a shard waits for those that lease the others.
+before is done, so at its end a worker without a shard waits for those that read the others.
 
-| state | lease | read | finish | lose |
+| state | take | read | finish | lose |
 |---|---|---|---|---|
 | FREE | READING | | | |
 | READING | | READ | | FREE |
@@ -14,8 +14,8 @@ before is done, so at its end a worker without a shard waits for those that leas
 Pure state.  Workers are named by their incarnations.
 
 Law: in each epoch every shard is handed out at least once, and done once.
-Law: no shard is leased by two workers.
-Law: a ticket is handed out once; a report on one that is not leased, or from another worker, changes nothing.
+Law: no shard is read by two workers.
+Law: a ticket is handed out once; a report on one that no worker reads, or from another worker, changes nothing.
 """
 
 from __future__ import annotations
@@ -105,50 +105,50 @@ class Places:
             self._ends.insert(at, place + 1)
 
 
-class State(Enum):
+class ShardState(Enum):
     """Of a shard in its epoch."""
 
     FREE = "no worker has it"
-    READING = "a worker leases it, and has not read it to its end"
+    READING = "a worker reads it, and is not at its end"
     READ = "its worker has read it, and the variables lack some of its batches"
     DONE = "the variables have all its batches"
 
 
-class Event(Enum):
+class ShardEvent(Enum):
     """What changes the state."""
 
-    LEASE = "it is handed out to a worker"
+    TAKE = "a worker takes it"
     READ = "its worker reports how many batches it has"
     FINISH = "all these are in the variables"
     LOSE = "its worker reads no further"
 
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.FREE, Event.LEASE): State.READING,
-    (State.READING, Event.READ): State.READ, (State.READING, Event.LOSE): State.FREE,
-    (State.READ, Event.FINISH): State.DONE, (State.READ, Event.LOSE): State.FREE,
+TRANSITIONS: dict[tuple[ShardState, ShardEvent], ShardState] = {
+    (ShardState.FREE, ShardEvent.TAKE): ShardState.READING,
+    (ShardState.READING, ShardEvent.READ): ShardState.READ, (ShardState.READING, ShardEvent.LOSE): ShardState.FREE,
+    (ShardState.READ, ShardEvent.FINISH): ShardState.DONE, (ShardState.READ, ShardEvent.LOSE): ShardState.FREE,
 }  # fmt: skip
 
 
 @dataclass
-class _Lease:
+class _Reading:
     """A shard that a worker reads.  batches: how many it has, once it is READ.  applied: as in ShardNews."""
 
     shard: Shard
     incarnation: int
     place: int  # in the epoch's order
-    state: State
+    state: ShardState
     batches: int = 0
     applied: set[int] = field(default_factory=set)
 
     def take(self, news: ShardNews) -> None:
         """Takes the worker's report on it."""
-        if news.batches is not None and self.state is State.READING:
+        if news.batches is not None and self.state is ShardState.READING:
             self.batches = news.batches
-            self.state = after(TRANSITIONS, self.state, Event.READ)
+            self.state = after(TRANSITIONS, self.state, ShardEvent.READ)
         self.applied |= news.applied
-        if self.state is State.READ and len(self.applied) >= self.batches:
-            self.state = after(TRANSITIONS, self.state, Event.FINISH)
+        if self.state is ShardState.READ and len(self.applied) >= self.batches:
+            self.state = after(TRANSITIONS, self.state, ShardEvent.FINISH)
 
 
 class Shards:
@@ -170,12 +170,12 @@ class Shards:
         self._begin(START)
 
     def _begin(self, position: Position) -> None:
-        """Continues at a position, with nothing leased."""
+        """Continues at a position, with nothing taken."""
         self.epoch = position.epoch
         self._done = Places(position.done)
         self._next = 0  # the first place that was not handed out since
         self._again: deque[int] = deque()  # places that are to be handed out again, before that
-        self._leases: dict[int, _Lease] = {}  # by ticket
+        self._taken: dict[int, _Reading] = {}  # by ticket
         self._again_in_epoch = 0
         self.revision += 1
 
@@ -203,41 +203,43 @@ class Shards:
 
     def take(self, incarnation: int, seen: int) -> ShardAnswer:
         """The next shard for a worker; the same one again if its answer was lost.  seen: as in ShardRequest."""
-        unseen = [t for t, lease in self._leases.items() if lease.incarnation == incarnation and t > seen]
+        unseen = [t for t, reading in self._taken.items() if reading.incarnation == incarnation and t > seen]
         if unseen:
-            return ShardAnswer(self._leases[min(unseen)].shard)
+            return ShardAnswer(self._taken[min(unseen)].shard)
         place = self._next_place()
         if place is None or self.sharding is None:
             return ShardAnswer(reason=self.waits_for)
         self._ticket += 1
         begin, end = self.sharding.range_of(number_at(place, self.sharding.count, self.epoch))
         shard = Shard(self._ticket, self.epoch, begin, end)
-        self._leases[shard.ticket] = _Lease(shard, incarnation, place, after(TRANSITIONS, State.FREE, Event.LEASE))
+        self._taken[shard.ticket] = _Reading(
+            shard, incarnation, place, after(TRANSITIONS, ShardState.FREE, ShardEvent.TAKE)
+        )
         return ShardAnswer(shard)
 
     def hear(self, incarnation: int, news: Iterable[ShardNews]) -> None:
-        """Takes a worker's report on the shards that it leases."""
+        """Takes a worker's report on the shards that it reads."""
         for each in news:
-            lease = self._leases.get(each.ticket)
-            if lease is not None and lease.incarnation == incarnation:
-                lease.take(each)
-                if lease.state is State.DONE:
-                    self._finish(lease)
+            reading = self._taken.get(each.ticket)
+            if reading is not None and reading.incarnation == incarnation:
+                reading.take(each)
+                if reading.state is ShardState.DONE:
+                    self._finish(reading)
 
     def applied(self, incarnation: int, batches: Iterable[ShardBatch]) -> None:
         """Batches that a worker read are in the variables."""
         self.hear(incarnation, [ShardNews(batch.shard.ticket, None, frozenset({batch.number})) for batch in batches])
 
     def lose(self, incarnation: int, why: str) -> None:
-        """Ends the leases of a worker that reads no further: its shards are handed out again."""
-        for lease in [lease for lease in self._leases.values() if lease.incarnation == incarnation]:
-            lease.state = after(TRANSITIONS, lease.state, Event.LOSE)
-            del self._leases[lease.shard.ticket]
-            self._again.append(lease.place)
+        """A worker reads no further: its shards are handed out again."""
+        for reading in [reading for reading in self._taken.values() if reading.incarnation == incarnation]:
+            reading.state = after(TRANSITIONS, reading.state, ShardEvent.LOSE)
+            del self._taken[reading.shard.ticket]
+            self._again.append(reading.place)
             self._again_in_epoch += 1
             self._again_in_all += 1
             self.revision += 1
-            shard = lease.shard
+            shard = reading.shard
             self._note("shard_again", epoch=shard.epoch, begin=shard.begin, end=shard.end, reason=why)
 
     def release_all(self) -> None:
@@ -300,10 +302,10 @@ class Shards:
         self._next = place + 1
         return place
 
-    def _finish(self, lease: _Lease) -> None:
+    def _finish(self, reading: _Reading) -> None:
         assert self.sharding is not None
-        del self._leases[lease.shard.ticket]
-        self._done.add(lease.place)
+        del self._taken[reading.shard.ticket]
+        self._done.add(reading.place)
         if len(self._done) == self.sharding.count:
             again = {"handed_out_again": self._again_in_epoch}
             self._note("epoch", number=self.epoch, examples=self.sharding.examples, **again)

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.saved_state import ROWS_SUFFIX, SUFFIX, RowChanges, SavedState
 from psruntime.core.plan.identity import PROTOCOL, differences, in_a_line, remarks
-from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
+from psruntime.core.recovery.checkpoint_names import Entry, EntryKind, Found, find_sources
 from psruntime.core.shards.shard_messages import Position
 from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError, some
 from psruntime.faults import FATES, Place, first_line, kind_of, of_system
@@ -117,7 +117,7 @@ class Checkpoints:
             parts = parts_of(graph)
             entries = {part.entry.name: part.entry for part in parts}
             self._entries = sorted(
-                entries.values(), key=lambda e: e.kind is Kind.SHARED
+                entries.values(), key=lambda e: e.kind is EntryKind.SHARED
             )  # where it is missing, so are slots
             tables = table_parts(graph)
             forms = [_Form(graph, parts, index, Snapshot(graph, tables))]

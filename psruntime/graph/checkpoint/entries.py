@@ -17,7 +17,7 @@ from itertools import pairwise
 from math import prod
 
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece, VariableSpec
-from psruntime.core.recovery.checkpoint_names import Entry, Kind
+from psruntime.core.recovery.checkpoint_names import Entry, EntryKind
 from psruntime.graph.base.types import Variable
 from psruntime.graph.base.variable_values import row_chunks
 from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
@@ -171,25 +171,25 @@ def parts_of(graph: TrainGraph) -> list[CheckpointPart]:
     specs = {spec.name: spec for spec in graph.plan.specs}
     stock_names = _stock_names(graph)
 
-    def slices(suffix: str, kind: Kind, variable: Variable, bucket: Bucket) -> list[CheckpointPart]:
+    def slices(suffix: str, kind: EntryKind, variable: Variable, bucket: Bucket) -> list[CheckpointPart]:
         return [_slice(suffix, kind, variable, bucket, p, specs[p.variable], graph) for p in bucket.pieces]
 
     for copy in graph.plan.copies:
-        parts += slices("", Kind.VARIABLE, graph.model.ps_copies.variables[copy.name], copy)
+        parts += slices("", EntryKind.VARIABLE, graph.model.ps_copies.variables[copy.name], copy)
     for bucket in graph.plan.buckets:
         master, optimizer = graph.model.stores[bucket.name].master, graph.optimizers.get(bucket.name)
-        parts += slices("", Kind.VARIABLE, master, bucket)
+        parts += slices("", EntryKind.VARIABLE, master, bucket)
         if id_rows := graph.model.id_rows.get(bucket.name):
             for variable in id_rows.of_sets:
                 is_time = any(variable is each for each in id_rows.times)
-                own = slices(f"/{suffix_of(variable)}", Kind.SLOT, variable, bucket)
+                own = slices(f"/{suffix_of(variable)}", EntryKind.SLOT, variable, bucket)
                 parts += [replace(part, clock=id_rows.clock) for part in own] if is_time else own
         if optimizer is None:
             continue
         for variable in optimizer.variables:
             suffix = suffix_of(variable)
             if optimizer.is_slot(variable, master):
-                parts += slices(f"/{suffix}", Kind.SLOT, variable, bucket)
+                parts += slices(f"/{suffix}", EntryKind.SLOT, variable, bucket)
             else:
                 stock = stock_names[optimizer.number, suffix]
                 parts += [_shared(f"{piece.variable}/{suffix}", stock, variable, bucket.ps) for piece in bucket.pieces]
@@ -225,7 +225,7 @@ def to_read(parts: list[CheckpointPart]) -> list[CheckpointPart]:
     """The parts that are restored: a variable that a bucket has once is read from the part of its first variable."""
     read: list[CheckpointPart] = []
     for part in parts:
-        if part.entry.kind is not Kind.SHARED or not read or read[-1].variable is not part.variable:
+        if part.entry.kind is not EntryKind.SHARED or not read or read[-1].variable is not part.variable:
             read.append(part)
     return read
 
@@ -242,7 +242,7 @@ def to_write(parts: list[CheckpointPart]) -> list[CheckpointPart | InterleavedPa
         if part.stride > 1:
             slices.setdefault((part.entry.name, part.of), []).append(part)
             continue
-        if part.entry.kind is not Kind.SHARED:
+        if part.entry.kind is not EntryKind.SHARED:
             written.append(part)
             continue
         for name in (part.entry.name, part.entry.stock):
@@ -267,11 +267,19 @@ def _interleaved(slices: list[CheckpointPart]) -> list[InterleavedPart]:
 def _shared(name: str, stock: str, variable: Variable, ps: int) -> CheckpointPart:
     """A copy of a variable that stock has once for all variables."""
     shape = tuple(variable.shape.as_list())
-    return CheckpointPart(Entry(name, shape, variable.dtype.base_dtype.name, Kind.SHARED, stock), variable, ps, shape)
+    return CheckpointPart(
+        Entry(name, shape, variable.dtype.base_dtype.name, EntryKind.SHARED, stock), variable, ps, shape
+    )
 
 
 def _slice(
-    suffix: str, kind: Kind, variable: Variable, bucket: Bucket, piece: Piece, spec: VariableSpec, graph: TrainGraph
+    suffix: str,
+    kind: EntryKind,
+    variable: Variable,
+    bucket: Bucket,
+    piece: Piece,
+    spec: VariableSpec,
+    graph: TrainGraph,
 ) -> CheckpointPart:
     """The piece's rows of the model's variable, or of the one that it is a part of; or those of a slot."""
     whole = Partition(spec.name, spec.shape, (0,) * len(spec.shape))

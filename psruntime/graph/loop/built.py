@@ -173,7 +173,7 @@ def slowed(model: Model, times: float) -> Model:
     """
     if times == 1:
         return model
-    pause = _Pause(times)
+    pause = _Slowdown(times)
 
     def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
         spec = model.model_fn(features, labels, mode)
@@ -187,7 +187,7 @@ def slowed(model: Model, times: float) -> Model:
     return replace(model, model_fn=model_fn)
 
 
-class _Pause(tf1.train.SessionRunHook):  # type: ignore[misc]
+class _Slowdown(tf1.train.SessionRunHook):  # type: ignore[misc]
     """Measures steps, and is called within each."""
 
     def __init__(self, times: float) -> None:

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import SentUpdate, UpdateOutcome, contribution, too_late, word_of
 from psruntime.core.members.messages import Assignment
-from psruntime.core.rounds.contribution import Kept, Outcome, Use, has_closed, use_of
+from psruntime.core.rounds.contribution import BucketOutcome, Kept, Use, has_closed, use_of
 from psruntime.core.rounds.round_messages import (
     Action,
     ActionKind,
@@ -233,7 +233,7 @@ class RoundLoop:
             )
         return found
 
-    def _compute(self, session: Session, assignment: Assignment, action: Action) -> list[Outcome]:
+    def _compute(self, session: Session, assignment: Assignment, action: Action) -> list[BucketOutcome]:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
         began_s = time.monotonic()
         requests = {
@@ -319,7 +319,7 @@ class RoundLoop:
             self._kept = None
         return self._batches.next(action.share)
 
-    def _contribute_again(self, session: Session, assignment: Assignment, action: Action) -> list[Outcome]:
+    def _contribute_again(self, session: Session, assignment: Assignment, action: Action) -> list[BucketOutcome]:
         """What was kept, because the attempt was void; the outcomes."""
         assert self._kept is not None
         return self._runs.contribute(session, assignment, action, self._kept.weight * self._kept.divisor)

@@ -14,7 +14,7 @@ from typing import Any
 
 from psruntime.core.accounting.accounts import REPEATED, are_final
 from psruntime.core.members.messages import Assignment
-from psruntime.core.rounds.contribution import BucketRound, Outcome, torn
+from psruntime.core.rounds.contribution import BucketOutcome, BucketRound, torn
 from psruntime.core.rounds.round_messages import Action, Applied, Broken, Complete, Starved, Taken
 from psruntime.core.shards.shard_messages import ShardBatch
 from psruntime.errors import JobFailedError
@@ -146,7 +146,7 @@ class RoundRuns:
             raise JobFailedError(f"{odd}, so round {closes.round} was not applied, and none could be after it")
         return request
 
-    def contribute(self, session: Session, assignment: Assignment, action: Action, scale: float) -> list[Outcome]:
+    def contribute(self, session: Session, assignment: Assignment, action: Action, scale: float) -> list[BucketOutcome]:
         """Pushes what is kept; the outcomes, of each bucket.
 
         scale: multiply what is kept by it to get the sum over its examples; 0: it does not count.
@@ -209,12 +209,12 @@ class RoundRuns:
         return session.run_step_fn(run)
 
 
-def are_accepted(outcomes: Sequence[Outcome]) -> bool:
+def are_accepted(outcomes: Sequence[BucketOutcome]) -> bool:
     """Whether every bucket took the contribution."""
     return are_final(outcome.verdict for outcome in outcomes)
 
 
-def positions(outcomes: Sequence[Outcome]) -> tuple[int, ...]:
+def positions(outcomes: Sequence[BucketOutcome]) -> tuple[int, ...]:
     """As in Pushed, of one that was accepted; none where a bucket had taken an earlier try of it."""
     if any(outcome.verdict == REPEATED for outcome in outcomes):
         return ()
@@ -222,6 +222,6 @@ def positions(outcomes: Sequence[Outcome]) -> tuple[int, ...]:
     return of_buckets[:1] if len(set(of_buckets)) == 1 else of_buckets
 
 
-def outcomes_of(fetched: Sequence[Array]) -> list[Outcome]:
+def outcomes_of(fetched: Sequence[Array]) -> list[BucketOutcome]:
     """fetched: of each ps, int64 [buckets, 3]."""
-    return [Outcome(*row) for of_ps in fetched for row in of_ps.tolist()]
+    return [BucketOutcome(*row) for of_ps in fetched for row in of_ps.tolist()]

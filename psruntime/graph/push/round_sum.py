@@ -19,7 +19,7 @@ from collections.abc import Callable
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import APPLIED, NOT_FINITE, PENDING, RECEIVED, VOID
-from psruntime.core.rounds.contribution import BucketRound, Outcome
+from psruntime.core.rounds.contribution import BucketOutcome, BucketRound
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import DType, Op, Tensor, Variable
 from psruntime.graph.base.variable_values import write_rows
@@ -204,7 +204,7 @@ def contribute(
     gradient, so that the round is complete without it.
 
     Returns:
-        int64 [3], as Outcome: PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket has
+        int64 [3], as BucketOutcome: PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket has
         applied, after the close if there was one; the contributions in the sum before this one.
     """
     store, push, attempt = rounds.store, request.push, request.push.sequence
@@ -233,7 +233,7 @@ def contribute(
                 record_push(store, control, push, last_push, accepted),
             ]
         after_close = state if closed is None else BucketRound(*tf1.unstack(closed))
-        return tf1.stack(Outcome(verdict, after_close.applied, before)), last
+        return tf1.stack(BucketOutcome(verdict, after_close.applied, before)), last
 
     with tf1.name_scope(f"contribute/{store.bucket.name}/"):
         arrived = [*push.tensors, request.scale, *gradient.tensors, *([] if closed is None else [closed])]

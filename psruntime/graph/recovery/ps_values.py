@@ -23,8 +23,8 @@ from psruntime.core.accounting.accounts import (
     LEDGER_SIZE,
     ROLLED_BACK,
     Column,
-    Part,
     Row,
+    Term,
     brought_back,
 )
 from psruntime.core.accounting.saved_state import SavedState
@@ -270,7 +270,7 @@ class _PsCounters:
 
 def _kept(saved: Row) -> list[int]:
     """The limit of each column after a return to the saved counters."""
-    goes_back = [column is APPLIED or column.part is Part.SHARE for column in sorted(Column)]
+    goes_back = [column is APPLIED or column.part is Term.SHARE for column in sorted(Column)]
     return [saved[column] if goes else KEPT_ALL for column, goes in enumerate(goes_back)]
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
-from psruntime.core.recovery.checkpoint_names import Kind, described
+from psruntime.core.recovery.checkpoint_names import EntryKind, described
 from psruntime.errors import CheckpointError, PassingError, UsageError, some
 from psruntime.faults import Place, fate_of, first_line
 from psruntime.graph.base.checkpoint_reader import contents_of, readable
@@ -39,7 +39,7 @@ class PretrainedValues:
         pretrained = graph.model.captured.pretrained
         for name, each in pretrained.items():
             self._sources.setdefault(each.path, {})[name] = Source(each.path, each.tensor)
-        own = [part for part in parts_of(graph) if part.entry.kind is Kind.VARIABLE] if pretrained else []
+        own = [part for part in parts_of(graph) if part.entry.kind is EntryKind.VARIABLE] if pretrained else []
         parts = [_of_variable(graph, part, pretrained[part.of]) for part in own if part.of in pretrained]
         with tf1.name_scope("pretrained"):
             self._readers = {
@@ -169,7 +169,7 @@ def _find(graph: TrainGraph, job: JobConfig, place: Place) -> _Found:
         path = _path_of(job.warm_start)
         there = contents_of(path)
     matches, earlier = job.warm_start_pattern.match, job.earlier_names
-    parts = [part for part in parts_of(graph) if part.entry.kind is Kind.VARIABLE]
+    parts = [part for part in parts_of(graph) if part.entry.kind is EntryKind.VARIABLE]
     dynamic = {spec.name for spec in graph.plan.specs if spec.dynamic}
     entries = {part.entry.name: part for part in parts}
     if unknown := sorted(set(earlier) - set(entries)):

@@ -20,7 +20,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config.schedule import LOCAL
 from psruntime.core.accounting.accounts import PENDING
-from psruntime.core.rounds.contribution import Outcome
+from psruntime.core.rounds.contribution import BucketOutcome
 from psruntime.errors import UsageError
 from psruntime.graph.base.server import ps_device, worker_device
 from psruntime.graph.base.types import Op, Tensor
@@ -181,7 +181,7 @@ class _Rounds:
         control = self._setup.controls[ps]
         if self._setup.job.backup_workers:
             with tf1.device(ps_device(ps)):
-                return tf1.stack(Outcome(control.numbers(PENDING), closed[APPLIED_ATTEMPT], control.numbers(0)))
+                return tf1.stack(BucketOutcome(control.numbers(PENDING), closed[APPLIED_ATTEMPT], control.numbers(0)))
         request = self._step_request.on[ps]
         if aggregation is None:
             return contribute(rounds, control, request, gradient, closed)

@@ -38,8 +38,8 @@ from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorCl
 from psruntime.rpc.wire.credentials import Security
 from psruntime.rpc.wire.messages import Leave
 
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 1.0  # a coordinator that is back is found within it
+FIRST_DELAY_S = 0.1
+LONGEST_DELAY_S = 1.0  # a coordinator that is back is found within it
 LOOK_S = 0.1  # how often a pause looks at the stop event
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def retrying(
         Other errors of the call, at once.
     """
     began_s = time.monotonic()
-    pause_s = FIRST_PAUSE_S
+    delay_s = FIRST_DELAY_S
     waits = False
     while True:
         if stop.is_set():
@@ -79,8 +79,8 @@ def retrying(
             if not waits:
                 log("unreachable", what=what, error=str(error), gives_up_after_s=for_s)
             waits = True
-            pause(stop, min(left_s, pause_s * random.uniform(0.5, 1.0)))  # apart, so that callers do not come at once
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            delay(stop, min(left_s, delay_s * random.uniform(0.5, 1.0)))  # apart, so that callers do not come at once
+            delay_s = min(2 * delay_s, LONGEST_DELAY_S)
             continue
         except PsRuntimeError:  # an answer, if not a welcome one
             _note_reached(waits, what, began_s, log)
@@ -94,7 +94,7 @@ def _note_reached(waited: bool, what: str, began_s: float, log: Callable[..., No
         log("reached", what=what, after_s=time.monotonic() - began_s)
 
 
-def pause(stop: threading.Event, for_s: float) -> None:
+def delay(stop: threading.Event, for_s: float) -> None:
     """Sleeps, or until `stop` is set.
 
     It looks at the event instead of waiting for it: a signal handler that sets the event while the same
@@ -240,4 +240,4 @@ def join_until_admitted(context: ClientContext, registration: Registration, for_
         if result.tag != logged:  # the text of the reason tells ages, so it changes all the time
             context.log("join_waits", reason=result.reason)
         logged = result.tag
-        pause(context.stop, ASK_AGAIN_S)
+        delay(context.stop, ASK_AGAIN_S)

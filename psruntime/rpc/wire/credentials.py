@@ -20,7 +20,7 @@ from psruntime.errors import CredentialsError, UsageError
 from psruntime.rpc.wire.job_token import checked_token, read_file, read_secret_file, read_token
 
 LOOKS = 2  # a server that is about to end may close once after a handshake; it does not do so twice
-PAUSE_S = 0.2  # between two looks
+RETRY_S = 0.2  # between two looks
 EXPIRED, OTHER_NAME = 10, (62, 64)  # OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH
 FRAME_BYTES, SETTINGS = 9, 4  # an HTTP/2 frame's header, and its type (RFC 9113, 4.1 and 6.5)
 ABOUT_A_CERTIFICATE = ("CERT", "UNKNOWN_CA", "ACCESS_DENIED")  # in the names of alerts
@@ -62,7 +62,7 @@ def _look(who: str, address: str, tls: Tls, until_s: float) -> str:
             return _untrusted(who, address, tls, error)
         except ssl.SSLError as error:
             return _broken(who, address, tls, error, until_s)
-        time.sleep(PAUSE_S)
+        time.sleep(RETRY_S)
     return tls.own_fault() or (
         f"{who} breaks off when it has seen --tls-cert {tls.cert_file}: its own --tls-ca needs the CA that signed this "
         "certificate, and keys have to be RSA, P-256 or P-384"

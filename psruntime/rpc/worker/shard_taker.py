@@ -9,7 +9,7 @@ from psruntime.errors import CheckpointError, ReplacedError, StopRequested, Unre
 from psruntime.rpc.client.coordinator_client import ClientContext
 from psruntime.rpc.client.membership_client import MembershipClient
 
-PAUSE_S = 0.3  # after a call that failed: the heartbeats find the same error, and act on it
+RETRY_S = 0.3  # after a call that failed: the heartbeats find the same error, and act on it
 
 
 class ShardTaker:
@@ -79,5 +79,5 @@ class ShardTaker:
             raise CheckpointError(f"no checkpoint was made: how far the data are read is not known: {error}") from error
 
     def _pause(self) -> None:
-        if self._stop.wait(PAUSE_S):
+        if self._stop.wait(RETRY_S):
             raise StopRequested("asked to stop")

@@ -26,7 +26,7 @@ from psruntime.rpc.worker.shard_taker import ShardTaker
 from psruntime.rpc.worker.step_gate import Gate, StepTimer
 from psruntime.rpc.worker.worker_facts import WaitingNotes, WorkerFacts
 
-PAUSE_S = 0.3  # between two tries to open a session: a ps that comes back is noticed at once all the same
+RETRY_S = 0.3  # between two tries to open a session: a ps that comes back is noticed at once all the same
 CHECK_S = 0.1  # how often a worker at its bound checks whether it shall still wait
 # A wait that is not worth calling off: grpc starts a thread for each call that can be, and its answer took 1.2 ms
 # instead of 0.8.
@@ -147,7 +147,7 @@ class WorkerControl:
 
     def back_off(self, why: str) -> None:
         self._notes.retries(why)
-        if self._stop.wait(PAUSE_S):
+        if self._stop.wait(RETRY_S):
             raise StopRequested("asked to stop")
 
     def report_now(self) -> None:
@@ -288,7 +288,7 @@ class WorkerControl:
                 action = self._next_action(request, None if quick else is_wanted)
             except (ReplacedError, UnreachableError) as error:
                 if not quick:  # else it is asked at once again, in a call that may be called off
-                    self._pause_after(error)
+                    self._retry_after(error)
                 continue
             report = report if action is None else None
             if action is None:
@@ -393,13 +393,13 @@ class WorkerControl:
                 self._membership.beat_now()
                 return
             except (ReplacedError, UnreachableError) as error:
-                self._pause_after(error)
+                self._retry_after(error)
 
-    def _pause_after(self, error: ReplacedError | UnreachableError) -> None:
+    def _retry_after(self, error: ReplacedError | UnreachableError) -> None:
         """Pauses before a call is repeated: the heartbeats find the same error, and act on it."""
         self._raise_if_over(self._membership.answer)  # which raises what the membership failed with, too
         self._notes.waits(str(error))
-        if self._asked.is_set() or self._stop.wait(PAUSE_S):  # no coordinator is there to report the end of the job
+        if self._asked.is_set() or self._stop.wait(RETRY_S):  # no coordinator is there to report the end of the job
             raise StopRequested("asked to stop") from error
 
     def _wait(self, ready: Callable[[Answer], bool]) -> Answer:

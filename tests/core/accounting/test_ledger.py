@@ -11,7 +11,7 @@ from psruntime.core.accounting.accounts import (
     LEDGER_SIZE,
     Accounts,
     Column,
-    Part,
+    Term,
     are_final,
     is_balanced,
     ledger_facts,
@@ -35,27 +35,27 @@ def test_the_places_in_a_row_that_checkpoints_have_stay() -> None:
 
 def test_a_cause_that_does_not_say_whether_it_is_final_is_refused() -> None:
     with pytest.raises(TypeError, match="column 11 is a cause of refusal, and says not whether it is final"):
-        getattr(Column, "__new_member__")(Column, 11, Part.CAUSE)  # noqa: B009 - Enum has it of the class
+        getattr(Column, "__new_member__")(Column, 11, Term.CAUSE)  # noqa: B009 - Enum has it of the class
 
 
 @pytest.mark.parametrize("column", Column)
 def test_each_column_is_in_the_sums_the_facts_and_the_balance(column: Column) -> None:
-    parts = [Column.RECEIVED, Column.APPLIED] if column.part is Part.SHARE else [Column.RECEIVED]
+    parts = [Column.RECEIVED, Column.APPLIED] if column.part is Term.SHARE else [Column.RECEIVED]
     row = row_with(column, *parts)
     stats = stats_of([row, row])
-    expected = 1 if column.part is Part.PEAK else 2
+    expected = 1 if column.part is Term.PEAK else 2
     assert {**stats.dropped, **vars(stats)}[column.word] == expected
     accounts = Accounts()
     for ps in range(2):
         accounts.update(ps, stats_of([row]))
     assert accounts.totals().stats == stats
     assert ledger_facts(stats).get(column.word, 1) == expected
-    is_term = column.part in (Part.TERM, Part.CAUSE)
-    assert sum(terms_of(stats).values()) == (2 if is_term or column.part is Part.SHARE else 0)
-    assert is_balanced(row) == accounts.totals().balanced == (is_term or column.part is Part.SHARE)
-    if column.part is not Part.WHOLE:
+    is_term = column.part in (Term.TERM, Term.CAUSE)
+    assert sum(terms_of(stats).values()) == (2 if is_term or column.part is Term.SHARE else 0)
+    assert is_balanced(row) == accounts.totals().balanced == (is_term or column.part is Term.SHARE)
+    if column.part is not Term.WHOLE:
         without = row_with(*(each for each in parts if each is not Column.RECEIVED), column)
-        assert is_balanced(without) == (column.part is Part.PEAK), "what has not arrived cannot have become anything"
+        assert is_balanced(without) == (column.part is Term.PEAK), "what has not arrived cannot have become anything"
 
 
 @pytest.mark.parametrize("cause", CAUSES)

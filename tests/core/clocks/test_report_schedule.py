@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from psruntime.core.clocks.clocks import FIRST_POLL_S, PAUSE_S, REPORT_S, ClockAnswer, ClockReport, ReportSchedule
+from psruntime.core.clocks.clocks import FIRST_POLL_S, REPORT_S, RETRY_S, ClockAnswer, ClockReport, ReportSchedule
 from psruntime.core.members.messages import Assignment
 from psruntime.core.members.view import PsEntry, View
 
@@ -98,7 +98,7 @@ def test_at_the_bound_it_asks_at_once_for_the_floor_that_it_needs_and_again_for_
     first = reports.begin(1.0)
     assert (first.wanted_floor, first.max_wait_s) == (3, FIRST_POLL_S)
     reports.end(first, ClockAnswer(2))
-    assert reports.wait_s(1.0) == pytest.approx(REPORT_S + PAUSE_S)
+    assert reports.wait_s(1.0) == pytest.approx(REPORT_S + RETRY_S)
     again = reports.begin(2.0)
     assert again.max_wait_s == LONGEST_S
     reports.end(again, ClockAnswer(3))
@@ -111,7 +111,7 @@ def test_a_call_that_failed_is_repeated_after_a_pause_and_changes_nothing():
     reports.completed(3)
     reports.end(reports.begin(1.0), None)
     assert reports.floor == 0
-    assert reports.wait_s(1.0) == pytest.approx(REPORT_S + PAUSE_S)
+    assert reports.wait_s(1.0) == pytest.approx(REPORT_S + RETRY_S)
 
 
 def test_a_late_answer_does_not_lower_the_floor():

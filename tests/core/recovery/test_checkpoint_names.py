@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
+from psruntime.core.recovery.checkpoint_names import Entry, EntryKind, Found, find_sources
 
 ROW: Found = ((4, 2), "float32")
 SCALAR: Found = ((), "float32")
@@ -13,11 +13,11 @@ def variable(name: str) -> Entry:
 
 
 def slot(name: str) -> Entry:
-    return Entry(name, (4, 2), "float32", Kind.SLOT)
+    return Entry(name, (4, 2), "float32", EntryKind.SLOT)
 
 
 def power(name: str) -> Entry:
-    return Entry(f"{name}/beta1_power", (), "float32", Kind.SHARED, "beta1_power")
+    return Entry(f"{name}/beta1_power", (), "float32", EntryKind.SHARED, "beta1_power")
 
 
 ADAM = [variable("w"), slot("w/Adam"), power("w"), variable("deep/w"), slot("deep/w/Adam"), power("deep/w")]

@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from psruntime.core.rounds.contribution import (
+    BucketOutcome,
     BucketRound,
     Kept,
-    Outcome,
     Use,
     has_closed,
     hold_same_rounds,
@@ -61,8 +61,8 @@ def test_buckets_hold_the_same_rounds_if_none_is_ahead_and_none_is_torn() -> Non
 
 def test_a_step_has_closed_the_round_before_if_every_bucket_had_when_it_was_pulled() -> None:
     closes = Complete(3, 7, 2, 8.0)
-    assert has_closed([Outcome(8, 7, 0), Outcome(8, 9, 0)], closes)
-    assert not has_closed([Outcome(8, 7, 0), Outcome(8, 6, 0)], closes)
+    assert has_closed([BucketOutcome(8, 7, 0), BucketOutcome(8, 9, 0)], closes)
+    assert not has_closed([BucketOutcome(8, 7, 0), BucketOutcome(8, 6, 0)], closes)
 
 
 @pytest.mark.parametrize("report", [Pushed(3, 7, 0, 1.0), Applied(3, 7, 3), Broken(3, 7, "why")])

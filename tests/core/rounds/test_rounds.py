@@ -175,4 +175,4 @@ def test_shares_follow_the_speeds_and_stay_with_the_round() -> None:
 
 
 def test_every_event_is_in_the_drawn_table_or_refused() -> None:
-    check_transitions(module.__doc__, module.State, module.Event, module.TRANSITIONS)
+    check_transitions(module.__doc__, module.RoundState, module.RoundEvent, module.TRANSITIONS)

@@ -84,7 +84,7 @@ class ShardsMachine(RuleBasedStateMachine):
     def unheard(self) -> bool:
         """Whether a shard is held by a worker that does not know it yet."""
         known = {ticket for reader in self.readers.values() for ticket in reader.held}
-        return bool(set(self.shards._leases) - known)
+        return bool(set(self.shards._taken) - known)
 
     @precondition(lambda self: any(reader.held for reader in self.readers.values()))
     @rule(who=picks, which=picks, told=mostly, apart=st.booleans())
@@ -121,7 +121,7 @@ class ShardsMachine(RuleBasedStateMachine):
     @rule(who=picks)
     def lose(self, who: int) -> None:
         incarnation = self.pick(who)
-        held = sum(held.incarnation == incarnation for held in self.shards._leases.values())
+        held = sum(held.incarnation == incarnation for held in self.shards._taken.values())
         before = len(self.events)
         self.shards.lose(incarnation, "lost")
         self.shards.lose(incarnation, "lost")
@@ -161,7 +161,7 @@ class ShardsMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_held_by_two_or_done_and_held(self) -> None:
-        places = Counter(held.place for held in self.shards._leases.values())
+        places = Counter(held.place for held in self.shards._taken.values())
         done = {place for first, last in self.shards.position.done for place in range(first, last)}
         waiting = [*self.shards._again]
         assert max(places.values(), default=0) <= 1
@@ -316,4 +316,4 @@ def test_workers_that_come_after_all_were_gone_may_cut_the_input_otherwise() -> 
 
 
 def test_every_event_of_a_shard_is_in_the_drawn_table_or_refused() -> None:
-    check_transitions(module.__doc__, module.State, module.Event, module.TRANSITIONS)
+    check_transitions(module.__doc__, module.ShardState, module.ShardEvent, module.TRANSITIONS)

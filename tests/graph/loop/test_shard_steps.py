@@ -113,7 +113,7 @@ def test_what_a_checkpoint_says_is_done_is_in_it_and_a_resumed_job_goes_on_there
         of_epoch.restore(position)
         of_epoch.agree(SHARDING)
         left: set[int] = set()
-        while shard := of_epoch.take(1, max(of_epoch._leases, default=0)).shard:
+        while shard := of_epoch.take(1, max(of_epoch._taken, default=0)).shard:
             left |= set(range(shard.begin, shard.end))
         assert all(held[i] >= position.epoch for i in range(EXAMPLES) if i not in left), (
             "what is done of the present one"

@@ -55,13 +55,13 @@ def test_an_error_that_is_an_answer_ends_the_wait_too():
     assert [event for event, _ in log] == ["unreachable", "reached"]
 
 
-def test_pauses_grow_and_stay_short(monkeypatch):
-    pauses: list[float] = []
-    monkeypatch.setattr(join, "pause", lambda _stop, for_s: pauses.append(for_s))
+def test_delays_grow_and_stay_short(monkeypatch):
+    delays: list[float] = []
+    monkeypatch.setattr(join, "delay", lambda _stop, for_s: delays.append(for_s))
     retrying(Calls(12), 10**9, threading.Event(), "coordinator h:1", Events())
-    assert pauses[0] <= join.FIRST_PAUSE_S
-    assert join.LONGEST_PAUSE_S / 2 <= min(pauses[6:]) <= max(pauses) <= join.LONGEST_PAUSE_S
-    assert len(set(pauses)) == len(pauses), "callers come apart"
+    assert delays[0] <= join.FIRST_DELAY_S
+    assert join.LONGEST_DELAY_S / 2 <= min(delays[6:]) <= max(delays) <= join.LONGEST_DELAY_S
+    assert len(set(delays)) == len(delays), "callers come apart"
 
 
 def test_the_last_line_says_where_and_what_to_do():

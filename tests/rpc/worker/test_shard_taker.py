@@ -83,7 +83,7 @@ def test_a_new_incarnation_has_seen_nothing() -> None:
 
 
 def test_what_was_not_answered_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_taker, "PAUSE_S", 0.0)
+    monkeypatch.setattr(shard_taker, "RETRY_S", 0.0)
     takes = taker(Membership([UnreachableError("gone"), ReplacedError("replaced"), None, NONE]))
     assert [take(takes) for _ in range(4)] == [(None, False), (None, False), (None, False), (None, True)]
     assert takes.reason == NONE.reason

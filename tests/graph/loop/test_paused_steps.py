@@ -52,7 +52,7 @@ class Held(LocalControlPlane):
 
     def may_step(self, under_way: int = 0) -> bool:
         while self.done == 3 and self.saved_at < 3:
-            self.rest_act()
+            self.act_in_pause()
         return super().may_step(under_way)
 
 
