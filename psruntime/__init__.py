@@ -1,9 +1,9 @@
 """psruntime: parameter-server training of TensorFlow graphs.
 
 A model module needs `ModelSpec`, and `Context` for its annotations.  A script with its own loop needs
-`MonitoredTrainingSession`, and `tf1`, which is `tensorflow.compat.v1`; `cluster_task` reads TF_CONFIG for it.
-`embedding` is for ids without a vocabulary.  TensorFlow is imported when `MonitoredTrainingSession`, `tf1` or
-`embedding` is first used, so that its environment can be set before.
+`MonitoredTrainingSession` or `Supervisor`, and `tf1`, which is `tensorflow.compat.v1`; `cluster_task` reads TF_CONFIG
+for it.  `embedding` is for ids without a vocabulary.  TensorFlow is imported when one of these is first used, except
+`cluster_task`, so that its environment can be set before.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,17 +12,18 @@ from psruntime.launch.tf_config import cluster_task
 from psruntime.model import Context, ModelSpec
 
 if TYPE_CHECKING:
+    from psruntime.classic.supervisor import Supervisor
     from psruntime.classic.training_session import MonitoredTrainingSession
     from psruntime.graph.embedding.embedding import embedding
 
     tf1: Any
 
 __version__ = "0.1.0"
-__all__ = ["Context", "ModelSpec", "MonitoredTrainingSession", "cluster_task", "embedding", "tf1"]
+__all__ = ["Context", "ModelSpec", "MonitoredTrainingSession", "Supervisor", "cluster_task", "embedding", "tf1"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("MonitoredTrainingSession", "embedding", "tf1"):
+    if name not in ("MonitoredTrainingSession", "Supervisor", "embedding", "tf1"):
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     from psruntime.classic import lazy
 

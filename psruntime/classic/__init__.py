@@ -1,1 +1,1 @@
-"""Scripts that keep their own graph and loop: `psruntime.MonitoredTrainingSession` and `psruntime.tf1`."""
+"""Scripts that keep their own graph and loop: `psruntime.MonitoredTrainingSession`, `Supervisor` and `tf1`."""

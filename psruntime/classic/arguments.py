@@ -8,7 +8,7 @@ Stock hooks take their writer in `begin`, and TensorFlow's opens its file and wr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +23,22 @@ _CACHE = tf1.summary.FileWriterCache
 
 
 class LateWriter:
-    """Stands for the FileWriter of a folder; the first use of any of its methods opens it."""
+    """Stands for the FileWriter of a folder; the first use of any of its methods opens it.
 
-    def __init__(self, folder: str) -> None:
+    opens: gives that of a folder; by default the one that all in this process share.
+    """
+
+    def __init__(self, folder: str, opens: Callable[[str], Any] | None = None) -> None:
         self._folder = folder
+        self._opens = opens
         self._writer: Any = None
 
+    @property
+    def is_open(self) -> bool:
+        return self._writer is not None
+
     def __getattr__(self, name: str) -> Any:
-        self._writer = self._writer or _CACHE.get(self._folder)
+        self._writer = self._writer or (self._opens or _CACHE.get)(self._folder)
         return getattr(self._writer, name)
 
     def flush(self) -> None:

@@ -1,25 +1,22 @@
-"""The session that a script has, which ends with the job, and the hooks in it, in their wrappers."""
+"""The hooks in a script's session: the one that counts and gates steps, and the wrappers of the script's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
+from weakref import WeakSet
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.arguments import LateWriter, late_writers
-from psruntime.classic.identity import StepCounting
-from psruntime.classic.member import ScriptMember, code_of_sigterm
+from psruntime.classic.counting import StepCounting
 from psruntime.classic.prepare import ScriptSessions
-from psruntime.core.members.messages import Ending, LeaveKind
-from psruntime.errors import JobDoneError, JobOverError, JobStoppedError, PsRuntimeError, ReplacedError, StopRequested
+from psruntime.classic.shared_session import is_closed
 from psruntime.faults import first_line
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.session.worker_run import ControlPlane
-from psruntime.observe.log import TRACEBACK
 
 
 @dataclass
@@ -30,11 +27,13 @@ class Tally:
 
 
 class StepHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Comes before all others: ends a session whose view was replaced, and counts and gates steps.
+    """Comes before all others: ends a session whose view was replaced, and counts and gates steps, of any thread.
 
     Raises from a run:
-        AbortedError: the view was replaced; MonitoredSession opens the next session and repeats the run.
-        OutOfRangeError: the job drains and the run would be a step; it ends a `with` block without an error.
+        AbortedError: the view was replaced; the next session is opened and the run repeated.
+        OutOfRangeError: the job drains, or the session is being closed, and the run would be a step; it ends a `with`
+            block without an error.
+        UsageError: the global step cannot be counted any further.
     """
 
     def __init__(
@@ -50,35 +49,68 @@ class StepHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._sessions = sessions
         self._control_plane = control_plane
         self._log = log
-        self._reads: list[Any] = []
         self._stepped = False  # in the newest session
+        self._changed = threading.Condition()  # guards what follows
+        self._under_way: set[int] = set()  # threads with a step
+        self._takes_none = False
+        self._global_step = 0  # last read
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         self._stepped = False
 
     def before_run(self, run_context: Any) -> Any:
         self._require_view()
-        self._reads = self._counting.reads(run_context.original_args.fetches)
-        if not self._reads:
+        reads = self._counting.reads(run_context.original_args.fetches)
+        if not reads:
             return None
-        if not self._control_plane.may_step():
-            raise tf1.errors.OutOfRangeError(None, None, "the job takes no further step")
+        self._begin()
         self._require_view()  # it may have been waited for long
-        return tf1.train.SessionRunArgs(self._reads)
+        return tf1.train.SessionRunArgs(reads)
 
     def _require_view(self) -> None:
         if not self._control_plane.is_current(self._sessions.assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
 
+    def _begin(self) -> None:
+        """Waits until a step may begin.  With a step of another thread under way it waits for the end of that."""
+        self.failed()
+        with self._changed:
+            while not self._takes_none:
+                if self._control_plane.may_step(len(self._under_way)):
+                    self._counting.require_room(self._global_step)
+                    self._under_way.add(threading.get_ident())
+                    return
+                if not self._under_way:
+                    break
+                self._changed.wait()
+        raise tf1.errors.OutOfRangeError(None, None, "the job takes no further step")
+
     def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
-        if not self._reads:
+        if run_values.results is None:
             return
         global_step = int(max(run_values.results))
-        self._tally.steps += 1
-        self._control_plane.stepped(global_step)
-        if not self._stepped:
-            self._stepped = True
+        with self._changed:
+            self._under_way.discard(threading.get_ident())
+            self._tally.steps += 1
+            self._global_step = global_step
+            self._control_plane.stepped(global_step)
+            is_first, self._stepped = not self._stepped, True
+            self._changed.notify_all()
+        if is_first:
             self._log("first_step", global_step=global_step)
+
+    def failed(self) -> None:
+        """Whatever step this thread had under way has ended, by an error."""
+        if threading.get_ident() in self._under_way:
+            with self._changed:
+                self._under_way.discard(threading.get_ident())
+                self._changed.notify_all()
+
+    def take_no_more(self, within_s: float) -> None:
+        """From now on no step begins; those of other threads end first, in this time if they do."""
+        with self._changed:
+            self._takes_none = True
+            self._changed.wait_for(lambda: not self._under_way, within_s)
 
 
 class Wrapped(tf1.train.SessionRunHook):  # type: ignore[misc]
@@ -104,7 +136,9 @@ class Wrapped(tf1.train.SessionRunHook):  # type: ignore[misc]
     def after_run(self, run_context: Any, run_values: Any) -> None:
         try:
             self._hook.after_run(run_context, run_values)
-        except LOST_SESSION as error:
+        except (*LOST_SESSION, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not is_closed(error):
+                raise
             self._log("hook_failed", hook=type(self._hook).__name__, reason=first_line(error))
 
     def finish(self, session: Any) -> None:
@@ -118,17 +152,19 @@ class ChiefOnly(Wrapped):
     """A hook that acts while this worker is the chief, which may begin at any time and end.
 
     Its `begin` comes on every worker, because it may add to the graph; its `after_create_session` when it begins to
-    act in a session.
+    act in a session.  Of the runs of several threads it sees one after the other.
     """
 
     def __init__(
-        self, hook: Any, control_plane: ControlPlane, on_chief: Callable[[], None], log: Callable[..., None]
+        self, hook: Any, is_chief: Callable[[], bool], on_chief: Callable[[], None], log: Callable[..., None]
     ) -> None:
         super().__init__(hook, log)
-        self._control_plane = control_plane
+        self._is_chief = is_chief
         self._on_chief = on_chief
         self._session: tuple[Any, Any] = (None, None)  # and its coordinator
         self._acts = False
+        self._seen: WeakSet[Any] = WeakSet()  # runs that it acts in
+        self._lock = threading.RLock()
         self._writers: list[LateWriter] = []
 
     def begin(self) -> None:
@@ -136,21 +172,28 @@ class ChiefOnly(Wrapped):
             self._hook.begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        self._session, self._acts = (session, coord), False
-        self._update()
+        with self._lock:
+            self._session, self._acts = (session, coord), False
+            self._update()
 
     def before_run(self, run_context: Any) -> Any:
-        return self._hook.before_run(run_context) if self._update() else None
+        with self._lock:
+            if not self._update():
+                return None
+            self._seen.add(run_context)
+            return self._hook.before_run(run_context)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if self._acts:
-            super().after_run(run_context, run_values)
+        with self._lock:
+            if self._acts and run_context in self._seen:
+                super().after_run(run_context, run_values)
 
     def finish(self, session: Any) -> None:
-        if session is not self._session[0]:
-            self._session, self._acts = (session, self._session[1]), False
-        if self._update():
-            super().finish(session)
+        with self._lock:
+            if session is not self._session[0]:
+                self._session, self._acts = (session, self._session[1]), False
+            if self._update():
+                super().finish(session)
 
     def end(self, session: Any) -> None:  # noqa: ARG002
         """Flushes what this worker wrote while it was the chief, also if it no longer is."""
@@ -159,140 +202,9 @@ class ChiefOnly(Wrapped):
 
     def _update(self) -> bool:
         """Updates and returns whether the hook acts; calls its `after_create_session` when it begins to."""
-        chief = self._control_plane.is_chief()
+        chief = self._is_chief()
         if chief and not self._acts:
             self._on_chief()
             self._hook.after_create_session(*self._session)
         self._acts = chief
         return chief
-
-
-CLEAN_ENDS = (None, tf1.errors.OutOfRangeError, StopIteration)  # of a `with` block, as stock has them
-
-
-class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
-    """Made by MonitoredTrainingSession, which says how it behaves.
-
-    Hooks: first `step_hook`, then those that act on the chief alone, then everybody's.
-    """
-
-    def __init__(
-        self,
-        member: ScriptMember,
-        sessions: ScriptSessions,
-        step_hook: StepHook,
-        chief_hooks: Sequence[ChiefOnly],
-        worker_hooks: Sequence[Wrapped],
-        stop_grace_period_secs: float,
-    ) -> None:
-        self._member = member
-        self._sessions = sessions
-        self._chief_hooks = chief_hooks
-        self._worker_hooks = worker_hooks
-        self._left = False  # the block
-        super().__init__(
-            session_creator=sessions,
-            hooks=[step_hook, *chief_hooks, *worker_hooks],
-            stop_grace_period_secs=stop_grace_period_secs,
-        )
-
-    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-        """As tf.train.MonitoredSession; a step raises OutOfRangeError once the job takes none."""
-        with self._ending_the_script():
-            return super().run(fetches, feed_dict, options, run_metadata)
-
-    def run_step_fn(self, step_fn: Any) -> Any:
-        """As tf.train.MonitoredSession."""
-        with self._ending_the_script():
-            return super().run_step_fn(step_fn)
-
-    def should_stop(self) -> bool:
-        """Whether a hook asked to stop, or the job takes no further step."""
-        return bool(super().should_stop()) or not self._member.takes_steps()
-
-    def close(self) -> None:
-        """Rests until the job is done, then closes the session and leaves.  Once; a second call raises RuntimeError."""
-        if self._left:
-            raise RuntimeError("the session is closed")
-        self._left = True
-        try:
-            with self._ending_the_script():
-                self._await_end()
-        except BaseException as error:
-            self._member.fail(error)
-            raise
-        finally:
-            super().close()
-            self._member.leave(LeaveKind.OVER, "the job is done")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if kind in CLEAN_ENDS:
-            self.close()
-            return True
-        assert value is not None
-        self._left = True
-        self._member.fail(value)
-        return bool(super().__exit__(kind, value, trace))
-
-    def _await_end(self) -> None:
-        """Waits until the job is done; as chief, ends it when all have stopped."""
-        control_plane, lost = self._member.joined.control_plane, False
-        while True:
-            try:
-                if lost:
-                    self._sessions.renew()
-                    lost = False
-                self._finish(self._worker_hooks)
-                ending = control_plane.await_end(self._sessions.assignment)
-                if ending is Ending.OVER:
-                    if error := self._member.was_stopped:
-                        raise error
-                    return
-                if ending is Ending.CLOSE:
-                    self._close_job()
-                else:
-                    lost = True
-            except JobDoneError:
-                return
-            except LOST_SESSION as error:
-                control_plane.back_off(f"a ps was lost while the job ended: {first_line(error)}")
-                lost = True
-
-    def _close_job(self) -> None:
-        """Everybody has stopped: the chief's hooks write what is last."""
-        assignment, control_plane = self._sessions.assignment, self._member.joined.control_plane
-        self._finish(self._chief_hooks)
-        if not control_plane.is_current(assignment):
-            return
-        try:
-            control_plane.report_finished(assignment)
-        except ReplacedError as error:
-            control_plane.back_off(str(error))
-
-    def _finish(self, hooks: Sequence[Wrapped]) -> None:
-        for hook in hooks:
-            hook.finish(self._sessions.session)
-            self._member.joined.control_plane.closed_part()
-
-    @contextmanager
-    def _ending_the_script(self) -> Iterator[None]:
-        """What psruntime raises ends the script; that the job is done ends its loop."""
-        try:
-            yield
-        except JobDoneError as error:
-            raise tf1.errors.OutOfRangeError(None, None, str(error)) from error
-        except PsRuntimeError as error:
-            end_script(self._member, error)
-
-
-def end_script(member: ScriptMember, error: PsRuntimeError) -> NoReturn:
-    """Leaves the job, says why in one line and ends the script with the code that belongs to it."""
-    member.fail(error)
-    if member.was_asked and isinstance(error, StopRequested | JobStoppedError):
-        member.log("stopping", reason=error)
-        raise SystemExit(code_of_sigterm()) from error
-    event = "over" if isinstance(error, JobOverError) else "error"
-    member.log(event, reason=error, **({TRACEBACK: error.detail} if error.detail else {}))
-    raise SystemExit(error.exit_code) from error

@@ -28,6 +28,12 @@ def MonitoredTrainingSession() -> Any:
     return importlib.import_module("psruntime.classic.training_session").MonitoredTrainingSession
 
 
+def Supervisor() -> Any:
+    """The class of this name; TensorFlow is imported with it."""
+    tf1()
+    return importlib.import_module("psruntime.classic.supervisor").Supervisor
+
+
 def embedding() -> Any:
     """The function of this name; TensorFlow is imported with it.  A model of plain TensorFlow may call it too."""
     if "tensorflow" not in sys.modules:

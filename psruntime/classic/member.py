@@ -154,6 +154,7 @@ class ScriptMember:
         self._at_exit = ExitStack()
         self._joined: JoinedScript | None = None
         self._has_left = False
+        self.exit_code: int | None = None  # with which the script ends, once an error of psruntime ends it
         self._client = CoordinatorClient(where.coordinator, security)
         self._at_exit.callback(self._client.close)
         atexit.register(self.leave, LeaveKind.ASKED, "the script ended without closing its session")

@@ -16,7 +16,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.arguments import list_by_name
-from psruntime.classic.identity import StepCounting, unlike
+from psruntime.classic.counting import StepCounting
+from psruntime.classic.identity import unlike
 from psruntime.classic.member import OwnedFolders
 from psruntime.classic.placement import marker_of, outside_scopes, place_rest, ps_of, variables_of
 from psruntime.config import JobConfig

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.arguments import USE_DEFAULT, StockArguments
-from psruntime.classic.hooks import ChiefOnly, ScriptSession, StepHook, Tally, Wrapped, end_script
-from psruntime.classic.identity import StepCounting, identity_of_script
-from psruntime.classic.member import OwnedFolders, ScriptMember
-from psruntime.classic.placement import check_placement, outside_scopes
-from psruntime.classic.prepare import ScaffoldPreparation, ScriptSessions, remember_checkpoints
-from psruntime.classic.ps_beside import PsBeside
-from psruntime.config.process import ProcessConfig, SecurityConfig
-from psruntime.errors import PsRuntimeError, UsageError
-from psruntime.graph.embedding.dynamic_table import noted
-from psruntime.graph.session.session import ViewSessionCreator, open_session
-from psruntime.launch.tf_config import place_of_script
-from psruntime.observe.log import Log
-from psruntime.rpc.wire.credentials import load_security
+from psruntime.classic.joining import ScriptPlace, counting_of, join_script
+from psruntime.classic.script_session import ScriptSession
 
-CONNECT_TIMEOUT_S = 60.0
 NAME = "psruntime.MonitoredTrainingSession"
 
 
@@ -125,77 +111,8 @@ def MonitoredTrainingSession(
         save_summaries_steps, save_summaries_secs, log_step_count_steps, save_graph_def, config,
         stop_grace_period_secs, max_wait_secs,
     )  # fmt: skip
-    try:
-        if not isinstance(index, int | None):
-            raise UsageError(f"index must be an integer, got {index!r}")
-        if ps_arguments and not colocate_ps:
-            raise UsageError("ps_arguments is for a ps that this script starts: give colocate_ps=True, or leave it out")
-        place = place_of_script(coordinator, index, host, colocate_ps)
-        index = place.index
-        if connect_timeout_s is None:
-            connect_timeout_s = max_wait_secs if place.task else CONNECT_TIMEOUT_S
-        where = ProcessConfig(
-            index, place.coordinator, place.host, connect_timeout_s=connect_timeout_s, log_format=log_format
-        )
-        files = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
-        security = load_security(SecurityConfig.of(files))
-        counting = _count_steps()
-        beside = PsBeside(NAME, place.task, where, files, ps_arguments) if place.task and colocate_ps else None
-    except UsageError as error:
-        sys.stderr.write(f"{NAME}: {error}\n")
-        raise SystemExit(error.exit_code) from error
-    member = ScriptMember(where, security, Log("worker", index, log_format))
-    if beside:
-        beside.serves(member)
-    try:
-        return _open(member, index, stock, counting)
-    except PsRuntimeError as error:
-        end_script(member, error)
-    except BaseException as error:
-        member.fail(error)
-        raise
-
-
-def _count_steps() -> StepCounting:
-    """Looks at the user's graph before anybody is reached."""
-    if tf1.executing_eagerly():
-        raise UsageError("there is no graph: call tf.disable_v2_behavior() at the beginning of the script")
-    graph = tf1.get_default_graph()
-    if graph.finalized:
-        raise UsageError("the graph is finalized; the session needs to add to it, and finalizes it then")
-    if tables := noted():
-        raise UsageError(
-            f"the graph reads dynamic table {min(tables)} by psruntime.embedding, which needs a job with --model; "
-            "use tf.get_variable and tf.nn.embedding_lookup"
-        )
-    with outside_scopes():
-        return StepCounting(graph)
-
-
-def _open(member: ScriptMember, index: int, stock: StockArguments, counting: StepCounting) -> ScriptSession:
-    graph, log, job = tf1.get_default_graph(), member.log, member.fetch_job()
-    check_placement(graph, job.ps, index)
-    tally, folders = Tally(), OwnedFolders(stock.folders(), job, member.coordinator, log)
-    identity = identity_of_script(graph, counting.counters)
-    joined = member.join(job, lambda: tally.steps, identity, folders)
-    control_plane = joined.control_plane
-
-    opens = partial(open_session, joined.server, graph, config=stock.config)
-
-    def make() -> tuple[ScaffoldPreparation, ViewSessionCreator]:
-        preparation = ScaffoldPreparation(
-            stock.scaffold, counting, stock.checkpoint_dir, job, index, log, folders, identity
-        )
-        return preparation, ViewSessionCreator(
-            graph, control_plane, preparation, log, opens, preparation.initialise
-        )  # fmt: skip
-
-    sessions = ScriptSessions(stock.scaffold, index, make, lambda: member.patience(stock.max_wait_secs))
-    step_hook = StepHook(counting, sessions, control_plane, tally, log)
-
-    def become_chief() -> None:
-        remember_checkpoints(stock.scaffold.saver, stock.checkpoint_dir, log)
-
-    chief_hooks = [ChiefOnly(hook, control_plane, become_chief, log) for hook in stock.chief_hooks(folders)]
-    worker_hooks = [Wrapped(hook, log) for hook in stock.worker_hooks()]
-    return ScriptSession(member, sessions, step_hook, chief_hooks, worker_hooks, stock.stop_grace_period_secs)
+    place = ScriptPlace(
+        coordinator, index, host, connect_timeout_s, tls_ca, tls_cert, tls_key, token_file, log_format, colocate_ps,
+        ps_arguments,
+    )  # fmt: skip
+    return join_script(NAME, place, stock, counting_of(NAME))

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.classic.hooks import ChiefOnly, ScriptSession, Wrapped
+from psruntime.classic.hooks import ChiefOnly, StepHook, Tally, Wrapped
+from psruntime.classic.script_session import ScriptSession
+from psruntime.classic.shared_session import SharedSession
 from psruntime.core.members.messages import Ending, LeaveKind
 from psruntime.errors import JobDoneError, JobFailedError, PsRuntimeError, ReplacedError
 
@@ -35,6 +37,7 @@ class ScriptMember:
         self.gone = False
         self.was_stopped: Exception | None = None
         self.was_asked = False
+        self.exit_code: int | None = None
 
     def await_end(self, assignment: Any) -> Ending:
         self.story.append("rest")
@@ -90,9 +93,10 @@ class Ends(tf1.train.SessionRunHook):  # type: ignore[misc]
 
 def session(story: list[str], *rests: Ending | Exception, failures: int = 0) -> tuple[ScriptSession, ScriptMember]:
     member = ScriptMember(story, *rests)
-    chief = ChiefOnly(Ends("the chief's", story, failures), member, lambda: None, member.log)  # type: ignore[arg-type]
+    chief = ChiefOnly(Ends("the chief's", story, failures), member.is_chief, lambda: None, member.log)  # type: ignore[arg-type]
     own = Wrapped(Ends("its own", story), member.log)
-    hook = tf1.train.SessionRunHook()
+    hook = StepHook(None, None, member, Tally(), member.log)  # type: ignore[arg-type]
+    hook.before_run = lambda _: None  # type: ignore[method-assign]
     return ScriptSession(member, Sessions(story), hook, [chief], [own], 1.0), member  # type: ignore[arg-type]
 
 
@@ -161,7 +165,7 @@ def test_a_job_that_is_done_ends_the_loop_and_a_failed_one_the_script(monkeypatc
     def run(*_: Any) -> Any:
         raise fails.pop(0)
 
-    monkeypatch.setattr(tf1.train.MonitoredSession, "run", run)
+    monkeypatch.setattr(SharedSession, "run", run)
     with pytest.raises(tf1.errors.OutOfRangeError, match="done"):
         script.run("anything")
     with pytest.raises(SystemExit) as ended:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.classic.identity import StepCounting, identity_of_checkpoint, identity_of_script
+from psruntime.classic.counting import StepCounting
+from psruntime.classic.identity import identity_of_checkpoint, identity_of_script
 from psruntime.core.plan.identity import VERSIONS, ModelIdentity, differences
 
 Optimizers = Callable[[Any], Any]  # what makes one, of the global step

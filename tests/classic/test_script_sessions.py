@@ -214,12 +214,15 @@ class Chiefs:
 
 def test_a_hook_of_the_chief_acts_from_when_it_is_to_when_it_is_not(tmp_path: Path) -> None:
     recorder, control_plane, events = Recorder(tmp_path), Chiefs(), []
-    hook = ChiefOnly(recorder, control_plane, lambda: events.append("chief"), lambda event, **_: events.append(event))  # type: ignore[arg-type]
+    hook = ChiefOnly(
+        recorder, control_plane.is_chief, lambda: events.append("chief"), lambda event, **_: events.append(event)
+    )  # type: ignore[arg-type]
 
     def run() -> list[str]:
         recorder.calls.clear()
-        hook.before_run(None)
-        hook.after_run(None, None)
+        context = tf1.train.SessionRunContext(None, None)
+        hook.before_run(context)
+        hook.after_run(context, None)
         return recorder.calls[:]
 
     with tf1.Graph().as_default():

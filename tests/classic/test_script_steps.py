@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.classic.identity import StepCounting
+from psruntime.classic.counting import StepCounting
 from psruntime.errors import UsageError
 from tests.support.control_flow import control_flow
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.classic.identity import StepCounting, identity_of_script
+from psruntime.classic.counting import StepCounting
+from psruntime.classic.identity import identity_of_script
 from psruntime.classic.member import OwnedFolders
 from psruntime.classic.placement import check_placement, place_rest
 from psruntime.classic.prepare import ScaffoldPreparation

@@ -265,6 +265,7 @@ def open_session(
         given, config = config, tf1.ConfigProto()
         config.CopyFrom(given)
         config.ClearField("cluster_def")
+        config.ClearField("device_filters")  # the session has the ps and this worker alone, whatever they leave out
     if runs_once:
         config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.experimental.share_session_state_in_clusterspec_propagation = True
