@@ -28,6 +28,7 @@ from psruntime.graph.export.saved_model import restore_model
 from psruntime.graph.export.serving_graph import FEATURES, named_tensors, parts_of, predictions_of
 from psruntime.graph.input.batches import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.call import call_model_fn
 from psruntime.graph.model.evaluate import ModelMetrics
 from psruntime.model import EVAL, TRAIN, Context, Model
 
@@ -73,8 +74,7 @@ class HeldOut:
         self._graph = tf1.Graph()
         with self._graph.as_default():
             features, labels, batch = inputs.layout.placeholders(any_size=True)
-            with blame(f"model_fn of {model.name} (mode {EVAL})"):
-                spec = model.model_fn(features, labels, EVAL)
+            spec = call_model_fn(model, features, labels, EVAL)
             self._outputs = predictions_of(model, spec)
             self._metrics = ModelMetrics(spec, batch, f"model_fn of {model.name}")
             self._given, self.why_not = _found(features, batch, given, f"input_fn of {model.name}")

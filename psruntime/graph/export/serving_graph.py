@@ -15,6 +15,7 @@ from psruntime.faults import blame
 from psruntime.graph.base.graphs import ancestors, model_graph
 from psruntime.graph.base.types import DType, Graph, Op, Tensor
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.call import call_model_fn
 from psruntime.graph.model.evaluate import training_names
 from psruntime.model import EVAL, Context, Model, ModelSpec
 
@@ -61,8 +62,7 @@ def _build(model: Model, inputs: InputStream, used: Container[str] | None) -> Se
             signatures, left_out = {DEFAULT: given}, "serving_input_fn defines the inputs"
         else:
             signatures, features, left_out = _with_examples(model, features, used)
-        with blame(f"model_fn of {model.name} (mode {EVAL})"):
-            spec = model.model_fn(features, labels, EVAL)
+        spec = call_model_fn(model, features, labels, EVAL)
         outputs = predictions_of(model, spec)
         needed = ancestors(part for tensor in outputs.values() for part in parts_of(tensor))
         _require_given(model, needed, signatures[DEFAULT], labels)
@@ -123,11 +123,9 @@ def _stored(dtype: DType) -> DType:
     return tf1.float32 if dtype.is_floating else None
 
 
-def predictions_of(model: Model, spec: object) -> Tensors:
+def predictions_of(model: Model, spec: ModelSpec) -> Tensors:
     """The predictions by name."""
     what = f"model_fn of {model.name}"
-    if not isinstance(spec, ModelSpec):
-        raise UsageError(f"{what} must return a ModelSpec, got {type(spec).__name__}")
     if spec.predictions is None:
         raise UsageError(
             f"{what} returns no predictions, which are what a served model is asked for: give "

@@ -18,7 +18,6 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
 from psruntime.errors import UsageError, UserCodeError
-from psruntime.faults import blame
 from psruntime.graph.base.checkpoint_reader import BATCHES_BYTES, RowsInUse, name_of, readable, require_fit
 from psruntime.graph.base.errors import users_errors
 from psruntime.graph.base.graphs import ancestors, model_graph
@@ -27,6 +26,7 @@ from psruntime.graph.base.types import Array, Feed, Graph, Op, Session, Tensor, 
 from psruntime.graph.buckets.bucket_store import PlanStores
 from psruntime.graph.input.batches import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.call import call_model_fn, is_metric, metric_instead_of
 from psruntime.graph.model.pulled_model import build_pulled_model
 from psruntime.graph.model.spec_checks import check_spec
 from psruntime.model import EVAL, TRAIN, Context, Model, ModelSpec
@@ -194,9 +194,8 @@ def _checked(where: str, name: object, metric: object, fed: set[Op]) -> tuple[Te
 
 
 def _kind(given: object) -> str:
-    kind = type(given)
-    keras = " of Keras" if hasattr(given, "update_state") else ""
-    return f"a {kind.__name__}{keras}"
+    name = type(given).__name__
+    return f"a {name} of Keras (use {metric_instead_of(name)})" if is_metric(given) else f"a {name}"
 
 
 def _too_many(where: str, name: str, count: int) -> str:
@@ -290,8 +289,7 @@ class CheckpointEvaluation:
         self._layout = inputs.layout
         with model_graph().as_default() as graph:
             features, labels, batch = inputs.layout.placeholders()
-            with blame(f"model_fn of {self._model.name} (mode {EVAL})"):
-                spec = self._model.model_fn(features, labels, EVAL)
+            spec = call_model_fn(self._model, features, labels, EVAL)
             metrics = ModelMetrics(spec, batch, f"model_fn of {self._model.name}")
             variables = tf1.global_variables()
             rows = RowsInUse(variables)
@@ -305,7 +303,7 @@ def training_names(model: Model, layout: BatchLayout) -> set[str] | None:
     with model_graph().as_default():
         features, labels, _ = layout.placeholders()
         try:
-            model.model_fn(features, labels, TRAIN)
+            call_model_fn(model, features, labels, TRAIN)
         except Exception:  # noqa: BLE001 - whatever it raises, the layout is that of another mode
             return None
         return {name_of(variable) for variable in tf1.global_variables()}

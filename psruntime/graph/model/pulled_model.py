@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.errors import UsageError
-from psruntime.faults import blame
 from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Op, Tensor, Variable
@@ -23,6 +22,7 @@ from psruntime.graph.embedding.id_rows import DynamicReader, IdRows
 from psruntime.graph.embedding.table_reader import GroupReader, TableRead
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model import capture
+from psruntime.graph.model.call import call_model_fn
 from psruntime.graph.model.capture import Captured
 from psruntime.graph.model.non_trainable import PsCopies, WorkerCopies
 from psruntime.graph.model.spec_checks import check_spec
@@ -279,8 +279,7 @@ def _updates(spec: ModelSpec, batch: list[Tensor]) -> list[Op]:
 def _call(model: Model, inputs: InputStream, mode: str, after: Sequence[Tensor] = ()) -> tuple[ModelSpec, list[Tensor]]:
     features, labels, batch = inputs.layout.placeholders(after)
     try:
-        with blame(f"model_fn of {model.name} (mode {mode})"):
-            spec = model.model_fn(features, labels, mode)
+        return call_model_fn(model, features, labels, mode), batch
     except UsageError as error:
         if "Unsuccessful at finding variable psruntime/" not in str(error):
             raise
@@ -289,8 +288,3 @@ def _call(model: Model, inputs: InputStream, mode: str, after: Sequence[Tensor] 
             "(tf.custom_gradient, tf.recompute_grad), which is not supported; give the function the variable's value() "
             "as an argument"
         ) from error
-    if not isinstance(spec, ModelSpec):
-        raise UsageError(
-            f"model_fn of {model.name} returned {type(spec).__name__}; it must return a psruntime.ModelSpec"
-        )
-    return spec, batch

@@ -18,11 +18,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
-from psruntime.faults import Place, blame, fate_of, first_line
+from psruntime.faults import Place, fate_of, first_line
 from psruntime.graph.base.graphs import ancestors, uses_of
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.embedding.dynamic_table import noted
 from psruntime.graph.input.batches import BatchLayout
+from psruntime.graph.model.call import call_model_fn
 from psruntime.graph.model.spec_checks import aggregation_of
 from psruntime.graph.replay.plain_buckets import Gradient, unique
 from psruntime.model import TRAIN, Model
@@ -125,8 +126,8 @@ class PlainModel:
         if any_size and not layout.is_dense:
             raise UsageError("the batches have sparse, ragged or scalar tensors, which --joint cannot put together")
         features, labels, self._feeds = layout.placeholders(any_size=any_size)
-        with blame(f"model_fn of {model.name}"), tf1.variable_creator_scope(_as_in_tf1):
-            self.spec = model.model_fn(features, labels, TRAIN)
+        with tf1.variable_creator_scope(_as_in_tf1):
+            self.spec = call_model_fn(model, features, labels, TRAIN)
         if dynamic := noted():
             raise UsageError(f"model_fn of {model.name} has dynamic table {min(dynamic)}, which a replay cannot repeat")
         loss = self.spec.loss

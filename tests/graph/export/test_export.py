@@ -121,7 +121,10 @@ def serving(body: str) -> Callable[[str], str]:
             predicting('score * tf1.placeholder(tf1.float32, [], "extra")'),
             "depend on placeholder extra, which is not given",
         ),
-        (lambda text: text.replace("return ModelSpec", "return 3; ModelSpec"), "must return a ModelSpec, got int"),
+        (
+            lambda text: text.replace("return ModelSpec", "return 3; ModelSpec"),
+            "returned int; it must return a psruntime.ModelSpec",
+        ),
         (serving("return 3"), "must return (features, tensors that are given, by name), got 3"),
         (serving('return {}, {"n": 3}'), "n must be a placeholder, got int"),
         (

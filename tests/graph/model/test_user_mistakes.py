@@ -6,9 +6,11 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
+import tf_keras
 
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.input.input_stream import InputStream
@@ -29,6 +31,18 @@ def spec(**changes: Any) -> ModelSpec:
 
 def broken(*_: Any) -> ModelSpec:
     raise RuntimeError("first line\nsecond line")
+
+
+def keras_layer(features: Any, *_: Any) -> ModelSpec:
+    return spec(loss=tf1.reduce_sum(keras.layers.Dense(2, name="named")(features)))
+
+
+def keras_model(features: Any, *_: Any) -> ModelSpec:
+    return spec(loss=tf1.reduce_sum(keras.Sequential([keras.layers.BatchNormalization()])(features)))
+
+
+def keras_metric(name: str, package: Any = tf_keras) -> ModelSpec:
+    return spec(metrics={"m": getattr(package.metrics, name)()})
 
 
 MODELS = {
@@ -52,6 +66,15 @@ MODELS = {
     r"examples must be .*, got shape \(3,\), dtype float32$": lambda features, *_: spec(examples=features[0]),
     r"examples must be .*, got shape \(\), dtype bool$": lambda *_: spec(examples=tf1.constant(True)),
     r"makes no trainable variable": lambda features, *_: ModelSpec(tf1.reduce_sum(features), tf1.train.AdamOptimizer),
+    r"uses Dense of Keras 3 at .*:\d+, which does not .*use tf_keras.layers or tf.layers, as .*Dense$": keras_layer,
+    r"uses Sequential of Keras 3 at .*:\d+, which": keras_model,
+    r"uses metric AUC of Keras at .*:\d+; use tf.metrics.auc$": lambda *_: keras_metric("AUC"),
+    r"uses metric BinaryAccuracy of Keras at .*:\d+; use tf.metrics.accuracy$": lambda *_: keras_metric(
+        "BinaryAccuracy"
+    ),
+    r"uses metric TopKCategoricalAccuracy of Keras at .*; use one of tf.metrics$": lambda *_: keras_metric(
+        "TopKCategoricalAccuracy", keras
+    ),
     r"returned dict; it must return a psruntime.ModelSpec": lambda *_: {},
     r"failed at .*test_user_mistakes.py:\d+: RuntimeError: first line$": broken,
 }
@@ -65,6 +88,34 @@ def test_model_fn(complaint: str) -> None:
         record_specs(model, inputs, "train")
     assert "my.model" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_layers_and_models_of_tf_keras_are_taken() -> None:
+    def model_fn(features: Any, *_: Any) -> ModelSpec:
+        hidden = tf_keras.layers.BatchNormalization()(tf1.layers.dense(features, 2, name="hidden"))
+        network = tf_keras.Sequential([tf_keras.layers.Dense(1, name="last")])
+        return ModelSpec(tf1.reduce_sum(network(hidden)), tf1.train.AdamOptimizer)
+
+    model = Model("m", batches, model_fn)
+    specs = record_specs(model, InputStream(model, CONTEXT), "train")
+    assert sum(each.name.endswith("kernel") for each in specs) == 2 and len(specs) == 8
+
+
+@pytest.mark.parametrize("make", ["get_global_step", "get_or_create_global_step", "create_global_step"])
+def test_the_global_step_is_there_and_may_be_made(make: str) -> None:
+    """As an Estimator's model_fn finds it; the attribute of TensorFlow is as it was afterwards."""
+    before, seen = tf1.train.get_global_step, []
+
+    def model_fn(*_: Any) -> ModelSpec:
+        step = getattr(tf1.train, make)()
+        seen.append((step.op.name, step.dtype.base_dtype, tf1.train.get_global_step() is step))
+        return spec(loss=tf1.reduce_sum(tf1.get_variable("w", [3])) * tf1.cast(step, tf1.float32))
+
+    model = Model("m", batches, model_fn)
+    specs = record_specs(model, InputStream(model, CONTEXT), "train")
+    assert "global_step" not in {each.name for each in specs}
+    assert seen == [("global_step", tf1.int64, True)]
+    assert tf1.train.get_global_step is before
 
 
 INPUTS = {
