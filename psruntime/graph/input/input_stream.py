@@ -24,6 +24,7 @@ from psruntime.errors import UsageError, UserCodeError
 from psruntime.faults import Place, blame
 from psruntime.graph.base.types import Array, Op, Tensor
 from psruntime.graph.input.batches import BatchLayout, DataErrors, DrawnAhead
+from psruntime.graph.input.csv_errors import explained
 from psruntime.graph.input.shard_reader import DrawnBatch, ShardRange, ShardReader, ShardSource
 from psruntime.model import TRAIN, Context, Model
 
@@ -153,6 +154,9 @@ class InputStream:
                 batch: list[Array] = self._next()
         except tf1.errors.OutOfRangeError:
             return None
+        except UserCodeError as error:
+            error.args = (f"{error}{explained(str(error), self._session.graph)}",)
+            raise
         return batch
 
     def draw_endlessly(self) -> list[Array]:
