@@ -27,7 +27,7 @@ GENERATED = "psruntime.v1"
 SPLIT = ("core", "rpc", "graph")  # packages whose folders are rooms of their own
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("__main__",),
+    ("__main__", "completion"),
     ("cli",),  # finds the entry points by their names
     ("task",),  # becomes one of the next by its name
     ("ps", "worker", "run", "commands"),
@@ -56,7 +56,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.recovery", "core.accounting", "core.rounds", "core.clocks"),
     ("core.members",),
     ("core.plan", "core.shards", "core.steering"),
-    ("model", "optimizers"),
+    ("model", "optimizers", "own_data"),
     ("config", "core.fields", "core.state_table"),
     ("faults",),
     ("errors", "v1"),

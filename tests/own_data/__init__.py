@@ -1,0 +1,1 @@
+"""A model for a table of the user's own."""
