@@ -26,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)  ## train digits with 2 ps and 2 workers on this machine, print the held-out accuracy
-	launch/local.sh --ps 2 --workers 2 --train-steps 2000
+	$(BIN)/psruntime demo
 
 test: $(READY)  ## the tests without those that are long by nature; SHARE=K/N: with the share K of N of the long ones
 	$(BIN)/python -m pytest $(PARALLEL) --share $(or $(SHARE),0/1) $(if $(SHARE),--hypothesis-profile all)

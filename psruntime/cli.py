@@ -17,7 +17,8 @@ from psruntime.observe.outputs import entry
 
 PROG = "psruntime"
 COMMANDS = {  # name -> what it does; main() of the module of this name
-    "init": "write a small model module with its data into the current folder",
+    "init": "write a small model into the current folder, or one for CSV files of yours",
+    "demo": "run the example of digits on this machine, with 2 ps and 2 workers",
     "run": "run a whole job on this machine",
     "compare": "run a job in several modes, and draw what becomes of it",
     "ps": "start one parameter server; ps 0 hosts the coordinator",
@@ -33,8 +34,10 @@ COMMANDS = {  # name -> what it does; main() of the module of this name
     "export": "write a SavedModel of a checkpoint, for serving",
     "trace": "say where the time of a step goes, by a trace of a job",
     "tables": "show the dynamic tables of a checkpoint, and export them",
+    "completion": "write what completes the commands and flags in bash, zsh or fish",
 }
-PROGRAMS = ("ps", "worker", "task", "run")  # in psruntime, for `python -m psruntime.NAME`; the others are in commands
+PROGRAMS = ("ps", "worker", "task", "run")  # in psruntime, for `python -m psruntime.NAME`
+DEMO = ("run", "--ps=2", "--workers=2", "--train-steps=2000")
 OPTIONS = ("--help", "--version")
 TRAIN = "train"  # what others call the command that runs a job
 
@@ -49,9 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     first = words[0] if words else ""
     if first in COMMANDS:
         _find_modules_in_the_current_folder()
-        room = "psruntime" if first in PROGRAMS else "psruntime.commands"
-        command = importlib.import_module(f"{room}.{first}")
-        code: int = command.main(words[1:])
+        given = [*DEMO[1:], *words[1:]] if first == "demo" else words[1:]
+        code: int = importlib.import_module(module_of(first)).main(given)
         return code
     if first == "--version":
         sys.stdout.write(f"{PROG} {__version__}\n")
@@ -68,8 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_USAGE
 
 
+def module_of(command: str) -> str:
+    """The module whose main() is the command."""
+    command = DEMO[0] if command == "demo" else command
+    return f"psruntime.{command}" if command in (*PROGRAMS, "completion") else f"psruntime.commands.{command}"
+
+
 def _help() -> str:
-    lines = [f"  {name:<9} {text}" for name, text in COMMANDS.items()]
+    lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
     return "\n".join([
         f"usage: {PROG} COMMAND [flags]",
         "",

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     environment.share_arenas()
     environment.keep_freed_memory()
     work = partial(_work, where, job, given, security, open_to_all)
-    return run(Log("ps", where.index, where.log_format), work, arguments.lifeline)
+    return run(Log("ps", where.index, where.log_format), work, arguments.lifeline, where.restart_code)
 
 
 def _parser() -> flags.Parser:

@@ -34,7 +34,13 @@ from psruntime.process.process import end_because_of, end_unjoined, job_has_fail
 
 PROG = "psruntime task"
 CONNECT_TIMEOUT_S = 7200.0  # tasks are started in any order, and the others wait for ps 0, as stock's sessions do
-OF_PROCESS = ("health_port", "metrics_port", "connect_timeout_s", "log_format")  # the cluster says the others
+OF_PROCESS = (
+    "health_port",
+    "metrics_port",
+    "connect_timeout_s",
+    "log_format",
+    "restart_code",
+)  # the cluster says the others
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -152,7 +158,8 @@ def _colocated_ps(task: ClusterTask, arguments: argparse.Namespace, settings: Ma
     if not task.colocated or task.role != WORKER:
         return None
     its_own = argparse.Namespace(**{**vars(arguments), "lifeline": ""})
-    its_own.__dict__.pop("health_port", None)  # that is the worker's
+    for of_the_worker in ("health_port", "restart_code"):
+        its_own.__dict__.pop(of_the_worker, None)
     if port := flags.given(arguments, ProcessConfig).get("metrics_port"):
         its_own.metrics_port = port + 1
     return ColocatedPs(

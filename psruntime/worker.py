@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return usage_error(PROG, error)
     environment.share_arenas()
     work = partial(_work, where, worker, flags.given(arguments, JobConfig), security)
-    return run(Log("worker", where.index, where.log_format), work, arguments.lifeline)
+    return run(Log("worker", where.index, where.log_format), work, arguments.lifeline, where.restart_code)
 
 
 def _parser() -> flags.Parser:

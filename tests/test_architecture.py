@@ -69,8 +69,9 @@ FORBIDDEN_IN_CORE = {
 
 PROGRAMS = tuple(
     f"psruntime/{part}"
-    for part in ("ps.py", "ps_member.py", "worker.py", "training.py", "task.py", "run.py", "commands", "classic")
-)
+    for part in ("ps.py", "ps_member.py", "worker.py", "training.py", "task.py", "run.py", "completion.py", "commands",
+                 "classic")
+)  # fmt: skip
 
 # What only these parts may import.
 ONLY_IMPORTED_BY = {

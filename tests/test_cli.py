@@ -34,9 +34,8 @@ def test_the_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]
     out, err = capsys.readouterr()
     assert err == ""
     for name, text in cli.COMMANDS.items():
-        assert f"  {name:<9} {text}\n" in out
-        room = ROOT / "psruntime" if name in cli.PROGRAMS else ROOT / "psruntime/commands"
-        assert (room / f"{name}.py").is_file()
+        assert f"  {name:<10} {text}\n" in out
+        assert (ROOT / cli.module_of(name).replace(".", "/")).with_suffix(".py").is_file()
     assert cli.main([]) == 2
     assert capsys.readouterr() == ("", out)
 
@@ -57,10 +56,12 @@ def test_help_is_that_of_all_commands_or_of_one(capsys: pytest.CaptureFixture[st
         ("runn", "unknown command 'runn'; did you mean run?"),
         ("stats", "unknown command 'stats'; did you mean status?"),
         ("trian", "unknown command 'trian'; did you mean run?"),
+        ("exprot", "unknown command 'exprot'; did you mean export?"),
+        ("--halp", "unknown argument '--halp'; did you mean --help?"),
         (
             "xyz",
-            "unknown command 'xyz'; known are init, run, compare, ps, worker, evaluator, evaluate, task, status, "
-            "dashboard, control, replay, plan, export, trace, tables",
+            "unknown command 'xyz'; known are init, demo, run, compare, ps, worker, evaluator, evaluate, task, status, "
+            "dashboard, control, replay, plan, export, trace, tables, completion",
         ),
         ("--verson", "unknown argument '--verson'; did you mean --version?"),
         ("--xyz", "unknown argument '--xyz'; known are --help, --version"),
@@ -71,16 +72,27 @@ def test_an_unknown_word_is_one_line(word: str, said: str, capsys: pytest.Captur
     assert capsys.readouterr() == ("", f"psruntime: {said}\n")
 
 
-@pytest.mark.parametrize("argv", [["--version"], ["--help"], ["runn"], ["run", "--mode", "no"], ["init", "no-name"]])
+@pytest.mark.parametrize(
+    "argv",
+    [["--version"], ["--help"], ["runn"], ["run", "--mode", "no"], ["init", "no-name"], ["demo", "--mode", "no"]],
+)
 def test_nothing_heavy_is_imported_for_an_answer_at_once(argv: list[str]) -> None:
     code = f"import sys; from psruntime import cli; cli.main({argv!r}); print(set({HEAVY!r}) & set(sys.modules))"
     assert python(code).endswith("set()\n")
 
 
 def test_a_command_imports_tensorflow_only_once_its_environment_is_set() -> None:
-    modules = [f"psruntime.{name}" if name in cli.PROGRAMS else f"psruntime.commands.{name}" for name in cli.COMMANDS]
+    modules = [cli.module_of(name) for name in cli.COMMANDS]
     code = f"import sys, {', '.join(modules)}; print('tensorflow' in sys.modules)"
     assert python(code) == "False\n"
+
+
+def test_the_demo_is_what_make_demo_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr("psruntime.run.main", lambda argv: given.append(argv) or 7)
+    assert cli.main(["demo", "--workers=3"]) == 7
+    assert given == [["--ps=2", "--workers=2", "--train-steps=2000", "--workers=3"]]
+    assert "psruntime demo\n" in (ROOT / "Makefile").read_text()
 
 
 def test_modules_of_the_current_folder_come_first(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], mon
     made: list[FakePs] = []
     monkeypatch.setattr(task, "ColocatedPs", lambda *args, **how: made.append(FakePs(*args)) or made[-1])
     cluster = {"worker": ["a:1", "d:1"]}
-    words = ["--colocate-ps", "--model=mine", "--insecure", "--health-port=9", "--lifeline"]
+    words = ["--colocate-ps", "--model=mine", "--insecure", "--health-port=9", "--restart-code=143", "--lifeline"]
     for index in (0, 1):
         assert run(monkeypatch, "worker", index, *words, cluster=cluster) == 0
     of_ps = ["--connect-timeout=7200.0", "--coordinator=a:1"]
@@ -161,8 +161,8 @@ def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], mon
     assert first.calls[1:] == [("pass_signals_on",), ("start_up", True), end]
     assert second.calls[1:] == [("pass_signals_on",), ("start_up", False), end]
     of_worker = [
-        "--connect-timeout=7200.0", "--health-port=9", "--coordinator=a:1", "--index=0", "--host=a", "--port=0",
-        "--lifeline=end", "--local-rank=0", "--model=mine",
+        "--connect-timeout=7200.0", "--health-port=9", "--restart-code=143", "--coordinator=a:1", "--index=0",
+        "--host=a", "--port=0", "--lifeline=end", "--local-rank=0", "--model=mine",
     ]  # fmt: skip
     assert started[0] == ["worker", *of_worker]
 

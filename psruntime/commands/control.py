@@ -1,6 +1,6 @@
 """Steers a running job: pause and resume it, save, change its mode or its learning rates, end it, drain a worker.
 
-psruntime control [--coordinator HOST:PORT] COMMAND
+psruntime control [HOST:PORT] COMMAND
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.config.schedule import BOUNDED, MODES
 from psruntime.config.settings import suggestion
 from psruntime.config.values import AUTO
@@ -44,9 +43,10 @@ COMMANDS = """commands:
 def main(argv: Sequence[str] | None = None) -> int:
     """Sends one command, waits until it has taken effect and prints at which global step."""
     arguments = _parser().parse_args(argv)
-    coordinator = getattr(arguments, "coordinator", DEFAULT_COORDINATOR)
+    if ":" in arguments.command[0]:
+        arguments.coordinator = arguments.command.pop(0)
     try:
-        split_address(coordinator)
+        coordinator = flags.coordinator_of(arguments)
         command = command_of(arguments.command)
         if not arguments.timeout > 0:
             raise UsageError(f"--timeout must be above 0, got {arguments.timeout:g}")
@@ -70,13 +70,12 @@ def _parser() -> flags.Parser:
         PROG,
         "Steers a running job, and prints from which global step on a change is in force.",
         first=("coordinator",),
-        usage=f"{PROG} [flags] COMMAND",
+        usage=f"{PROG} [HOST:PORT] [flags] COMMAND",
     )
     parser.epilog = COMMANDS
     parser.formatter_class = flags.TextFormatter
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="one of those below, with its argument")
-    parser.add_settings(ProcessConfig, only=("coordinator",))
-    parser.add_settings(SecurityConfig)
+    flags.add_coordinator_flags(parser)
     parser.heading(flags.MOST_USED).add_argument(
         "--timeout", type=flags.number, default=TIMEOUT_S, metavar="S",
         help=f"how long to wait until the command has taken effect (default: {TIMEOUT_S:g} s)",

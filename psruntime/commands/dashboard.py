@@ -1,6 +1,6 @@
 """Shows a running job in a browser: cluster, clocks, staleness, throughput, ledger, rounds, ps, events.
 
-psruntime dashboard [--coordinator HOST:PORT] [--port 8787]
+psruntime dashboard [HOST:PORT] [--port 8787]
 
 A process of its own: it asks the coordinator for its status once a second, for any number of browsers, and the job does
 not depend on it.
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from psruntime.config import JobConfig
-from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.members.job_status import JobStatus
 from psruntime.dashboard.drawing import require_bokeh
 from psruntime.dashboard.server import LOOPBACK, Dashboard, given_origins
@@ -34,10 +33,9 @@ HOST, PORT = "127.0.0.1", 8787
 def main(argv: Sequence[str] | None = None) -> int:
     """Serves until SIGTERM, then returns 0, or Ctrl-C, then 130."""
     arguments = _parser().parse_args(argv)
-    coordinator = getattr(arguments, "coordinator", DEFAULT_COORDINATOR)
     try:
         require_bokeh("dashboard")
-        split_address(coordinator)
+        coordinator = flags.coordinator_of(arguments)
         if not 0 <= arguments.port <= 65535:
             raise UsageError(f"port must be from 0 to 65535, got {arguments.port}")
         for origin in arguments.allow_websocket_origin:
@@ -49,9 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> flags.Parser:
-    parser = flags.Parser(PROG, "Shows a running job in a browser.", first=("coordinator",))
-    parser.add_settings(ProcessConfig, only=("coordinator",))
-    parser.add_settings(SecurityConfig)
+    parser = flags.Parser(
+        PROG, "Shows a running job in a browser.", ("coordinator",), f"{PROG} [HOST:PORT] [flags]"
+    )  # fmt: skip
+    flags.add_coordinator_word(parser)
+    flags.add_coordinator_flags(parser)
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument(
         "--port",

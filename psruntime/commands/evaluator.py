@@ -56,7 +56,7 @@ ROLE = "evaluator"
 LOOK_S = 1.0  # between two looks at the folder, and at the job
 DRAIN_S, MARGIN_S = 2.0, 5.0  # a wait for the requested end of the job, and the margin of the call's deadline over it
 STOP_S = 0.2  # for health calls in progress at the end
-OF_PROCESS = ("coordinator", "host", "health_port", "metrics_port", "connect_timeout_s", "log_format")
+OF_PROCESS = ("coordinator", "host", "health_port", "metrics_port", "connect_timeout_s", "log_format", "restart_code")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return usage_error(PROG, error)
     work = partial(_work, where, worker, wanted, flags.given(arguments, JobConfig), security)
-    return run(Log(ROLE, 0, where.log_format), work, arguments.lifeline)
+    return run(Log(ROLE, 0, where.log_format), work, arguments.lifeline, where.restart_code)
 
 
 def _parser() -> flags.Parser:

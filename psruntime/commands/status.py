@@ -1,6 +1,6 @@
 """Shows a running job: phase, each ps, each worker.
 
-psruntime status [--coordinator HOST:PORT] [--json | --follow | --watch]
+psruntime status [HOST:PORT] [--json | --follow | --watch]
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from rich.live import Live
 from rich.text import Text
 
 from psruntime.config import JobConfig
-from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.members.job_status import JobStatus, MemberStatus
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
@@ -39,9 +38,9 @@ EVENTS = 8  # the latest
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Asks the coordinator once, or with --follow and --watch until the job is over."""
-    parser = flags.Parser(PROG, "Shows a running job.", first=("coordinator",))
-    parser.add_settings(ProcessConfig, only=("coordinator",))
-    parser.add_settings(SecurityConfig)
+    parser = flags.Parser(PROG, "Shows a running job.", ("coordinator",), f"{PROG} [HOST:PORT] [flags]")
+    flags.add_coordinator_word(parser)
+    flags.add_coordinator_flags(parser)
     group = parser.heading(flags.MOST_USED).add_mutually_exclusive_group()
     group.add_argument("--json", action="store_true", help="one line with a JSON object on stdout, for programs")
     group.add_argument("--follow", action="store_true", help="one progress line, kept up to date until the job is over")
@@ -50,9 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.lifeline:
         end_with_launcher()
-    coordinator = getattr(arguments, "coordinator", DEFAULT_COORDINATOR)
     try:
-        split_address(coordinator)
+        coordinator = flags.coordinator_of(arguments)
         security = load_security(flags.security_config(arguments), serves=False)
     except UsageError as error:
         return usage_error(PROG, error)

@@ -15,7 +15,7 @@ from typing import Any
 
 from psruntime.config.settings import check_values, flag_of, setting
 from psruntime.config.values import Metric
-from psruntime.errors import UsageError
+from psruntime.errors import EXIT_RESTART, UsageError
 
 ALL_GPUS, AUTO_GPU = "gpu:all", "gpu:auto"
 MOST_CPUS = 64  # virtual ones are for trying things out: they share the machine's cores
@@ -141,6 +141,10 @@ class ProcessConfig:
     log_format: str = setting(
         "job", TEXT_LOG, "form of the log on stderr: text, or one JSON object a line", choices=LOG_FORMATS
     )
+    restart_code: int = setting(
+        "faults", EXIT_RESTART, f"exit code in place of {EXIT_RESTART}, with which a process asks to be started again; "
+        "128 or more for a TFJob", least=3, most=255,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_values(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 from psruntime.config import JobConfig
 from psruntime.config.job import require_one_mode
 from psruntime.config.job_settings import ON, SWITCH
-from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, WorkerConfig, split_address
 from psruntime.config.settings import HEADINGS, default_text, flag_of, settings_of, suggestion
 from psruntime.errors import EXIT_USAGE, UsageError
 from psruntime.process.job_file import TYPES, local_file, read_job_file, require_path, resolved
@@ -21,6 +22,7 @@ _HELP_COLUMN = 34
 LIFELINES = ("end", "kill")  # what the end of stdin does
 MOST_USED, CHECKED = "most used", "checked against the settings of the job"  # headings, with HEADINGS
 OF_EVALUATION = ("model", "data_dir", "batch_size", "seed", "eval_batches")  # that measuring a checkpoint needs
+COORDINATOR = "PSRUNTIME_COORDINATOR"  # in the environment: the address of a job that a command asks
 INPUT_SEED = {"seed": "context.seed of input_fn"}  # the help where no worker's index is mixed in
 OF_THE_MODEL = dict.fromkeys(("--lr", "--learning-rate"), "; the model says it, as learning_rate of its ModelSpec")
 _Config = TypeVar("_Config")
@@ -42,6 +44,19 @@ class _HelpAll(argparse._HelpAction):
         super().__call__(parser, *arguments)
 
 
+class _ListFlags(argparse.Action):
+    """Writes a line for each flag, with its choices and its help, for `psruntime completion`; ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        for action in parser._actions:
+            if action.help != argparse.SUPPRESS:
+                choices = re.fullmatch(r"\{(.*)\}", str(action.metavar or ""))
+                words = choices[1].split(",") if choices else action.choices or ()
+                for flag in action.option_strings[-1:]:
+                    sys.stdout.write(f"{flag}\t{' '.join(words)}\t{action.help or ''}\n")
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """The flags of one command, of which --help lists the most used, and --help-all all, under their headings.
 
@@ -60,6 +75,7 @@ class Parser(argparse.ArgumentParser):
         self._headings = {title: self.add_argument_group(title) for title in (MOST_USED, *HEADINGS, CHECKED)}
         self._headings[MOST_USED].add_argument("-h", "--help", action="help", help="show this text and end")
         self._help_all = self._headings[MOST_USED].add_argument("--help-all", action=_HelpAll)
+        self.add_argument("--list-flags", action=_ListFlags, nargs=0, help=argparse.SUPPRESS)
 
     def heading(self, title: str, name: str = "") -> argparse._ArgumentGroup:
         """Where a flag goes, under this title unless its name is of the most used."""
@@ -170,7 +186,16 @@ def _reader(reads: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
     return read
 
 
-whole_number, number = _reader(int, "a whole number"), _reader(float, "a number")
+def _whole(word: str) -> int:
+    """The whole number that a word says, also as 1e4."""
+    if word.lstrip("+-").isdecimal():
+        return int(word)
+    if not (value := float(word)).is_integer():
+        raise ValueError(word)
+    return int(value)
+
+
+whole_number, number = _reader(_whole, "a whole number"), _reader(float, "a number")
 _READERS: dict[type, Callable[[str], Any]] = {int: whole_number, float: number, str: str}
 
 
@@ -197,6 +222,30 @@ def add_lifeline_flag(parser: Parser) -> None:
         "--lifeline", nargs="?", choices=LIFELINES, const=LIFELINES[0], default="", help="end when stdin does, so that "
         "no process outlives its launcher: end, in good order as after SIGTERM, or kill, at once as by SIGKILL",
     )  # fmt: skip
+
+
+def add_coordinator_flags(parser: Parser) -> None:
+    """For a command that asks a running job: its address, as --coordinator or the first word, and what protects it."""
+    default = f"the environment's {COORDINATOR}, or {DEFAULT_COORDINATOR}"
+    parser.add_settings(ProcessConfig, only=("coordinator",), defaults={"coordinator": default})
+    parser.add_settings(SecurityConfig)
+
+
+def add_coordinator_word(parser: Parser) -> None:
+    """The address of the coordinator as the only word of a command."""
+    text = "the same as --coordinator HOST:PORT"
+    parser.add_argument("coordinator", nargs="?", default=argparse.SUPPRESS, metavar="HOST:PORT", help=text)
+
+
+def coordinator_of(arguments: argparse.Namespace) -> str:
+    """The address of the job that a command asks.
+
+    Raises:
+        UsageError: it is no HOST:PORT.
+    """
+    address: str = getattr(arguments, "coordinator", "") or os.environ.get(COORDINATOR) or DEFAULT_COORDINATOR
+    split_address(address)
+    return address
 
 
 def add_checkpoint_dir_flag(parser: Parser) -> None:
@@ -257,7 +306,20 @@ def process_config(arguments: argparse.Namespace) -> ProcessConfig:
 
 
 def worker_config(arguments: argparse.Namespace) -> WorkerConfig:
-    return config_of(WorkerConfig, arguments)
+    """The model and its data.
+
+    Raises:
+        UsageError: a value is out of range, or --data-dir names a folder of this machine that is not there.
+    """
+    worker = config_of(WorkerConfig, arguments)
+    require_there(worker.data_dir)
+    return worker
+
+
+def require_there(data_dir: str) -> None:
+    """Raises UsageError if this is a path of this machine, not an address as `gs://...`, and nothing is there."""
+    if data_dir and "://" not in data_dir and not os.path.exists(data_dir):
+        raise UsageError(f"--data-dir {data_dir} is not there: no such file or folder on this machine")
 
 
 def job_settings(arguments: argparse.Namespace) -> dict[str, Any]:

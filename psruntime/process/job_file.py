@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ else:
     import tomli as tomllib
 
 TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "int | None": int, "float | None": float}
+NAMED = {int: "a whole number", float: "a number", str: "a text"}  # types in messages
 TENSORFLOWS = ("checkpoint_dir", "warm_start", "data_dir")  # settings with paths that TensorFlow may read elsewhere
 PYTHONS = ("rounds_log", "record", "log_dir", "tls_ca", "tls_cert", "tls_key", "token_file")  # and other paths
 
@@ -49,8 +51,11 @@ def read_job_file(path: str) -> dict[str, Any]:
             except UsageError as error:
                 raise UsageError(f"job file {path}: {error}") from error
             continue
+        if wanted is int and isinstance(value, float) and value.is_integer():  # as 1e4
+            settings[name] = value = int(value)
         if isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
-            raise UsageError(f"job file {path}: {name} must be of type {wanted.__name__}, got {value!r}")
+            got = json.dumps(value, default=str)
+            raise UsageError(f"job file {path}: {name} must be {NAMED[wanted]}, got {got}")
     return settings
 
 

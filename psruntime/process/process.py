@@ -133,14 +133,16 @@ class Process:
         sys.stdout.flush()
 
 
-def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
+def run(
+    log: Log, work: Callable[[Process], int], lifeline: str = "", restart_code: int = EXIT_RESTART
+) -> int:  # fmt: skip
     """Runs `work` until it returns an exit code, raises, or a signal ends it; returns the exit code.
 
     With lifeline "end" the end of stdin counts as a SIGTERM, with "kill" as a SIGKILL: the process at the other end is
     gone.  A handler of SIGTERM or SIGINT that there was before is called too.
 
-    The code is 128 + the first signal's number when a signal ended it.  When the work does not stop in time after one,
-    or after the end of the job, the process ends without it, here.
+    The code is 128 + the first signal's number when a signal ended it, and `restart_code` in place of 75.  When the
+    work does not stop in time after one, or after the end of the job, the process ends without it, here.
     """
     never_block()
     _allow_many_files()
@@ -187,6 +189,7 @@ def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
         code = 128 + received[0] if _cause is None else _cause
     elif overdue:
         code = overdue[1]
+    code = restart_code if code == EXIT_RESTART else code
     log("exit", code=code)
     if stuck or process.is_busy():
         sys.stdout.flush()

@@ -39,10 +39,7 @@ def input_fn(context):
 REFUSED = {
     ("--index=2000",): "worker index 2000 is out of range: the job has max_workers 1024, from 0",
     ("--train-steps=5",): "flags contradict the job's settings: --train-steps 5 here, 1000000 in the job",
-    (
-        "--model=psruntime.examples.fashion_mnist",
-        "--data-dir=/nowhere",
-    ): "/nowhere/train-images-idx3-ubyte.gz is not there",
+    ("--data-dir=/nowhere",): "--data-dir /nowhere is not there: no such file or folder on this machine",
     ("--model=other_shape",): "kernel float32[4, 8] there, kernel float32[4, 9] here",
     ("--health-port=OCCUPIED",): "is in use; choose another port with --health-port",
     ("--host=192.0.2.1",): "address 192.0.2.1:0 cannot be listened at",

@@ -62,7 +62,7 @@ ON_A_WORKER = {  # what its command has beside the rest of it
     "the model's module is not found": "--model=no.such.module",
     "the module lacks a function": "--model=psruntime.errors",
     "wrong dtype": "--model=types_model",
-    "a data file is missing": "--model=psruntime.examples.fashion_mnist --data-dir=/nowhere",
+    "a data file is missing": "--model=psruntime.examples.fashion_mnist --data-dir=/",
     "a GPU that is not there": "--devices=gpu:9999",
     "a port is in use": "--port=OCCUPIED",
     "wrong address of the coordinator": "--coordinator=127.0.0.1:1 --connect-timeout=1",

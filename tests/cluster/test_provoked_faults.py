@@ -47,7 +47,7 @@ OF_BAD_FILES = (Place.WARM_START, Place.RESTORE, Place.OPENING, Place.OBSERVING)
 
 
 def fault(place: Place, error: str) -> str:
-    return f"--data-dir={place.name}={error}"
+    return f"--data-dir=fault://{place.name}={error}"
 
 
 def code_at(place: Place, kind: FaultKind) -> int:

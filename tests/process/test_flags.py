@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.config.process import ProcessConfig, WorkerConfig
+from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, WorkerConfig
 from psruntime.config.settings import HEADINGS, flag_of, settings_of
 from psruntime.errors import UsageError
 from psruntime.process import flags
@@ -67,9 +67,11 @@ def test_what_a_ps_is_given_is_the_job_file_and_over_it_the_flags(tmp_path: Path
 BAD_FILES: dict[str, Any] = {
     "unknown setting 'pss'; did you mean ps\\?": "pss = 3",
     "unknown setting 'zzz'; known are mode, bound, schedule, ps, ": "zzz = 3",
-    "ps must be of type int, got '3'": 'ps = "3"',
-    "ps must be of type int, got True": "ps = true",
-    "lease_s must be of type float, got '4'": 'lease_s = "4"',
+    'ps must be a whole number, got "3"': 'ps = "3"',
+    "ps must be a whole number, got true": "ps = true",
+    "train_steps must be a whole number, got 1.5": "train_steps = 1.5",
+    'lease_s must be a number, got "4"': 'lease_s = "4"',
+    "mode must be a text, got 3": "mode = 3",
     "is not TOML": "ps 3",
 }
 
@@ -81,6 +83,73 @@ def test_a_bad_job_file_is_named_with_what_is_wrong(complaint: str, tmp_path: Pa
     with pytest.raises(UsageError, match=complaint) as caught:
         read_job_file(str(file))
     assert str(file) in str(caught.value)
+
+
+def test_a_whole_number_may_be_written_as_1e4(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text("train_steps = 1e4")
+    for argv in (["--train-steps=1e4"], ["--train-steps", "10_000"], ["--train-steps=10000.0"], ["--job", str(file)]):
+        assert flags.job_settings(parse(*argv))["train_steps"] == 10_000
+
+
+@pytest.mark.parametrize("folder", ["gone", "./gone", "/gone", "file:///gone"])
+@pytest.mark.parametrize("command", ["run", "worker", "task", "commands.evaluate", "commands.plan", "commands.compare"])
+def test_a_folder_of_data_that_is_not_there_is_refused_before_anything_starts(
+    command: str, folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = {
+        "worker": ["--index=0"],
+        "task": ["--worker-hosts=localhost:1", "--ps-hosts=127.0.0.2:1", "--role=worker", "--index=0", "--insecure"],
+    }
+    needed["commands.evaluate"] = ["--checkpoint-dir=c"]
+    argv = [f"--data-dir={folder}", "--model=psruntime.templates.my_model", *needed.get(command, [])]
+    assert importlib.import_module(f"psruntime.{command}").main(argv) == 2
+    assert (
+        f"--data-dir {folder.removeprefix('file://')} is not there: no such file or folder" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("folder", ["gs://bucket/data", "s3://bucket/data", "", "."])
+def test_a_folder_of_data_elsewhere_is_not_looked_at(folder: str) -> None:
+    assert flags.worker_config(parse(f"--data-dir={folder}")).data_dir == folder
+
+
+@pytest.mark.parametrize(
+    ("argv", "variable", "address"),
+    [
+        ([], None, DEFAULT_COORDINATOR),
+        ([], "", DEFAULT_COORDINATOR),
+        ([], "env:1", "env:1"),
+        (["word:1"], "env:1", "word:1"),
+        (["--coordinator=flag:1"], "env:1", "flag:1"),
+        (["[::1]:1"], None, "[::1]:1"),
+        (["word:1", "--json"], None, "word:1"),
+    ],
+)
+def test_a_command_that_asks_a_job_has_its_address_as_a_word_or_a_flag_or_from_the_environment(
+    argv: list[str], variable: str | None, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(flags.COORDINATOR, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(flags.COORDINATOR, variable)
+    parser = flags.Parser("test", "a test")
+    flags.add_coordinator_word(parser)
+    flags.add_coordinator_flags(parser)
+    parser.add_argument("--json", action="store_true")
+    assert flags.coordinator_of(parser.parse_args(argv)) == address
+
+
+@pytest.mark.parametrize("command", ["status", "control", "dashboard"])
+@pytest.mark.parametrize("given", ["word", "variable"])
+def test_an_address_without_a_port_is_one_line(
+    command: str, given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = "ps0:two"
+    monkeypatch.setenv(flags.COORDINATOR, address if given == "variable" else "")
+    argv = [*([address] if given == "word" else []), *(["pause"] if command == "control" else [])]
+    assert importlib.import_module(f"psruntime.commands.{command}").main(argv) == 2
+    said = f"psruntime {command}: address 'ps0:two' is not host:port, for example {DEFAULT_COORDINATOR}\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_a_job_file_that_is_not_there() -> None:
@@ -105,7 +174,8 @@ def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (("--workers=2",), "unrecognized argument --workers; did you mean --min-workers or --max-workers?"),
         (("--zzz", "--ps", "two"), "unrecognized argument --zzz; --help lists the flags"),
         (("five",), "unrecognized arguments: five; --help lists the flags"),
-        (("--train-steps=1e2",), "argument --train-steps: must be a whole number, got '1e2'; --help lists the flags"),
+        (("--train-steps=1.5",), "argument --train-steps: must be a whole number, got '1.5'; --help lists the flags"),
+        (("--train-steps=inf",), "argument --train-steps: must be a whole number, got 'inf'; --help lists the flags"),
         (("--lease=ten",), "argument --lease: must be a number, got 'ten'; --help lists the flags"),
         (("ps0:2222",), "unrecognized argument ps0:2222; write --coordinator ps0:2222; --help lists the flags"),
         (

@@ -26,10 +26,14 @@ from psruntime.launch.sources import ClusterConfig
 from psruntime.process import flags
 from tests.support.docs import ROOT
 
+HELPS = {"help", "help_all", "list_flags"}  # that each command has
 STARTS = {  # command -> those whose processes it starts, or whose work depends on its settings
-    "ps": ("worker",), "run": ("ps", "worker"), "compare": ("ps", "worker"), "task": ("ps", "worker", "evaluator"),
+    "ps": ("worker",), **dict.fromkeys(("run", "demo", "compare"), ("ps", "worker")),
+    "task": ("ps", "worker", "evaluator"),
 }  # fmt: skip
-MOST = {"plan": 10, "run": 14, "worker": 16, "ps": 15, "evaluator": 12, "task": 16, "replay": 16, "compare": 15}
+MOST = {
+    "plan": 10, "run": 14, "demo": 14, "worker": 16, "ps": 15, "evaluator": 12, "task": 16, "replay": 16, "compare": 15,
+}  # fmt: skip
 OTHERS_MOST = 14
 OWNERS = {  # config -> what its objects are called
     JobConfig: ("job",), WorkerConfig: ("worker",), ProcessConfig: ("where",), EvaluatorConfig: ("wanted",),
@@ -42,6 +46,7 @@ OWN_USES = {  # flags of which the help of some command says more, or another th
 }  # fmt: skip
 READERS = {  # function of flags -> the settings that a command reads with it
     "checkpoint_folder": ["checkpoint_dir"],
+    "coordinator_of": ["coordinator"],
     "job_settings": ["job"],
     "security_config": [s.name for s in settings_of(SecurityConfig)],
 }
@@ -60,19 +65,15 @@ def parser_of(command: str) -> flags.Parser:
         raise _Made
 
     with patch.object(flags.Parser, "parse_args", parse_args), suppress(_Made):
-        importlib.import_module(module_of(command)).main([])
+        importlib.import_module(cli.module_of(command)).main([])
     return made[0]
-
-
-def module_of(command: str) -> str:
-    return f"psruntime.{command}" if command in cli.PROGRAMS else f"psruntime.commands.{command}"
 
 
 def names(command: str, *titles: str) -> set[str]:
     """The names of its flags, of some headings or of all."""
     groups = [group for group in parser_of(command)._action_groups if not titles or group.title in titles]
     found = {action.dest for group in groups for action in group._group_actions if action.option_strings}
-    return found - {"help", "help_all"}
+    return found - HELPS
 
 
 @cache
@@ -98,7 +99,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 @cache
 def files_of(command: str) -> frozenset[Path]:
     """The modules that its process imports, wherever they do so; and those of the processes that it starts."""
-    wanted, found = [module_of(each) for each in (command, *STARTS.get(command, ()))], set[Path]()
+    wanted, found = [cli.module_of(each) for each in (command, *STARTS.get(command, ()))], set[Path]()
     while wanted:
         path = file_of(wanted.pop())
         if path and path not in found and path.is_relative_to(ROOT / "psruntime"):
@@ -149,7 +150,7 @@ def whole(read: set[str]) -> set[str]:
 
 def read_itself(command: str, *owners: str) -> set[str]:
     """What the module of a command reads of objects of these names, and by functions of `flags`."""
-    tree = tree_of(file_of(module_of(command)))
+    tree = tree_of(file_of(cli.module_of(command)))
     found = attributes(tree, owners)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -198,14 +199,14 @@ def test_a_flag_means_the_same_on_all_commands() -> None:
     texts: dict[str, set[str]] = {}
     for command in cli.COMMANDS:
         for action in parser_of(command)._actions:
-            if action.option_strings and action.dest not in ("help", "help_all"):
+            if action.option_strings and action.dest not in HELPS:
                 texts.setdefault(action.dest, set()).add(re.sub(r" \(default: .*", "", action.help or ""))
     assert {name for name, said in texts.items() if len(said) > 1} == OWN_USES
 
 
 @pytest.mark.parametrize("command", ["plan", "replay", "evaluator"])
 def test_a_flag_without_effect_is_refused_in_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module = importlib.import_module(module_of(command))
+    module = importlib.import_module(cli.module_of(command))
     settings = {s.name for config in (JobConfig, WorkerConfig) for s in settings_of(config)}
     without = sorted(settings - names(command))
     assert ("slowdown" if command == "evaluator" else "lease_s") in without

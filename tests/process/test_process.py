@@ -85,14 +85,17 @@ def leaves_a_graph_behind(process):
 def crashes(process):
     raise ZeroDivisionError
 
-sys.exit(run(Log("worker", 0), {work}, "{lifeline}"))
+sys.exit(run(Log("worker", 0), {work}, "{lifeline}", {restart_code}))
 """
 
 
-def ended(work: str, code: int = 0, lifeline: str = "", before: str = "") -> tuple[int, str]:
+def ended(
+    work: str, code: int = 0, lifeline: str = "", before: str = "", restart_code: int = 75
+) -> tuple[int, str]:  # fmt: skip
     """Exit code and output of a process whose stdin ends at once.  before: lines of the program's own."""
+    program = PROGRAM.format(work=work, code=code, lifeline=lifeline, restart_code=restart_code)
     done = subprocess.run(
-        [sys.executable, "-c", before + PROGRAM.format(work=work, code=code, lifeline=lifeline)],
+        [sys.executable, "-c", before + program],
         cwd=ROOT, input="", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout
@@ -128,6 +131,14 @@ def test_a_crash_says_that_the_process_may_be_started_again() -> None:
     ended_with, output = ended("crashes")
     assert ended_with == 75
     assert "crash reason=ZeroDivisionError\n    Traceback (most recent call last):\n" in output
+
+
+@pytest.mark.parametrize(
+    ("work", "code", "ends_with"), [("crashes", 0, 143), ("ends_in_time", 0, 7), ("is_stuck", 75, 143)]
+)
+def test_another_code_may_ask_for_the_restart(work: str, code: int, ends_with: int) -> None:
+    ended_with, output = ended(work, code, restart_code=143)
+    assert ended_with == ends_with and f" exit code={ends_with}" in output
 
 
 def test_a_first_signal_lets_the_work_end_in_good_order() -> None:

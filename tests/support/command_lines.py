@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from psruntime import cli, ps, run, task, worker
+from psruntime import cli, completion, ps, run, task, worker
 from psruntime.commands import (
     compare,
     control,
@@ -31,6 +31,7 @@ from psruntime.commands import (
 )
 from psruntime.config.process import SecurityConfig
 from psruntime.errors import UnreachableError
+from psruntime.process import flags
 from psruntime.rpc.wire.credentials import Security
 from tests.support.docs import ROOT, flags_in, flags_of_script
 
@@ -48,6 +49,7 @@ ELSEWHERE = {
     "head",
     "ls",
     "mkdir",
+    "sed",
     "tail",
     "tensorboard",
     "venv",
@@ -64,7 +66,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _init(argv: list[str]) -> int:
-    with patch.multiple(init, write_model=lambda *_: None):
+    with patch.multiple(init, write_model=lambda *_: None, write_model_of=lambda *_: ""):
         return init.main(argv)
 
 
@@ -159,6 +161,7 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime compare": _compare,
     "psruntime.run": _run,
     "psruntime init": _init,
+    "psruntime completion": completion.main,
 }
 
 
@@ -175,6 +178,7 @@ def complaint(words: list[str], scripts: Mapping[str, str], made: Collection[str
     if program == "psruntime":
         if not argv or argv[0] not in cli.COMMANDS:
             return _of_dispatch(argv)
+        argv = [*cli.DEMO, *argv[1:]] if argv[0] == "demo" else argv
         program, argv = f"psruntime{'.' if argv[0] in cli.PROGRAMS else ' '}{argv[0]}", argv[1:]
     if program in PROGRAMS:
         return _of_program(program, argv, scripts, made)
@@ -247,7 +251,7 @@ def _nothing_runs() -> Iterator[io.StringIO]:
     """ps, worker and evaluator end where their work would begin; what they say is collected."""
     output = io.StringIO()
     quiet = {"run": lambda *_: 0, "Log": lambda *_: None, "load_security": _load_nothing}
-    with ExitStack() as stack, redirect_stderr(output):
+    with ExitStack() as stack, redirect_stderr(output), patch.multiple(flags, require_there=lambda _: None):
         for program in (ps, worker, evaluator):
             stack.enter_context(patch.multiple(program, **quiet))
         yield output
