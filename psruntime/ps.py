@@ -25,7 +25,7 @@ from psruntime.core.rounds.sync_rounds import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, StopRequested, UnreachableError, UsageError, some
 from psruntime.graph.base import environment
 from psruntime.network.hosts import await_names, own_host, require_loopback
-from psruntime.observe.log import Log
+from psruntime.observe.log import Log, take_warnings
 from psruntime.observe.outputs import entry
 from psruntime.observe.rounds_log import RoundsLog
 from psruntime.process import flags
@@ -140,6 +140,7 @@ def _joined(
     endpoint = process.serve_metrics("ps", where, host, security.web)
     os.environ.pop("TF_DETERMINISTIC_OPS", None)  # a ps computes the same without it, and reads TensorFlow's clock
     process.log("environment", **environment.prepare(hide_gpus=True))
+    take_warnings(process.log, "tensorflow")
     from psruntime.ps_member import PsMember  # imports TensorFlow, for which the environment is set now
 
     context = ClientContext(client, job, process.stop, process.log)

@@ -95,7 +95,7 @@ def _parser() -> flags.Parser:
     )  # fmt: skip
     parser.add_settings(ClusterConfig)
     parser.add_settings(WorkerConfig)
-    parser.add_settings(EvaluatorConfig)
+    parser.add_settings(EvaluatorConfig, but=("patience",))  # that of the job, whose chief measures with --keep-best
     parser.add_settings(ProcessConfig, only=OF_PROCESS, defaults={"connect_timeout_s": f"{CONNECT_TIMEOUT_S:g}"})
     parser.add_settings(JobConfig, defaults={"ps": "that of the cluster", "min_workers": "all workers of the cluster"})
     flags.add_job_file_flag(parser)
@@ -131,6 +131,9 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
         where |= {"index": task.index, "host": task.host, "port": task.port}
     words = [*as_flags(where), *([f"--lifeline={arguments.lifeline}"] if arguments.lifeline else [])]
     job = flags.given(arguments, JobConfig)
+    if not settings.get("keep_best"):  # the patience of an evaluator
+        job.pop("patience", None)
+        settings = {name: value for name, value in settings.items() if name != "patience"}
     JobConfig(**{**of_cluster, **settings})  # every task says what is wrong with them, not ps 0 alone
     if not arguments.insecure and not flags.security_config(arguments).tls_ca:
         require_loopback(task.coordinator)

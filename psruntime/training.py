@@ -5,7 +5,7 @@ Imports TensorFlow, so only once its environment is set (graph/base/environment.
 
 from __future__ import annotations
 
-import sys
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from psruntime.config.job import as_started_so
 from psruntime.config.schedule import SYNC
 from psruntime.core.accounting.accounts import SentUpdate
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, Instructions, LeaveKind, WorkerStats
+from psruntime.core.members.messages import Answer, HeldOut, Instructions, LeaveKind, Measurements, WorkerStats
 from psruntime.core.members.view import Past, Phase, over_error
 from psruntime.errors import (
     EXIT_DONE,
@@ -29,7 +29,7 @@ from psruntime.errors import (
 from psruntime.graph.base.environment import tensorflow_version
 from psruntime.graph.base.server import gpu_count, start_server
 from psruntime.graph.checkpoint.listing import newest_step
-from psruntime.graph.checkpoint.measured import BestCheckpoint
+from psruntime.graph.checkpoint.measured import HISTORY, BestCheckpoint
 from psruntime.graph.loop.built import Built
 from psruntime.graph.loop.loop_graphs import LoopGraph, ReadyGraphs
 from psruntime.graph.loop.training_loop import FinalEvaluation, TrainingLoop
@@ -37,7 +37,7 @@ from psruntime.graph.model.evaluate import Measuring, logged, require_time
 from psruntime.graph.session.session import ModeChangedError, WorkerServer, open_session
 from psruntime.graph.session.worker_run import Observers, StepResult, WorkerRun
 from psruntime.network.connections import WorkerLinks
-from psruntime.observe.evaluations import text_of
+from psruntime.observe.evaluations import StoredStopping, best_text_of, text_of
 from psruntime.observe.log import first_line_of
 from psruntime.observe.meter import TrafficMeter
 from psruntime.process.machine import OwnMemory, this_machine
@@ -136,7 +136,8 @@ class Training:
         self._joined, self._built, self._job, self._process = joined, built, built.job, joined.process
         self._log, self._control_plane, self._membership = joined.process.log, control_plane, joined.membership
         self._metrics = self._served_at(endpoint) if endpoint else None
-        self._best = self._best_checkpoint() if self._job.keep_best else None
+        self._best = self._best_checkpoint() if self._job.measures else None
+        self._stopping, self._ends_early = self._early_stopping(), False
         self._evaluation = FinalEvaluation(
             lambda: built.evaluation, self._job.evaluation_limit_s, control_plane.closed_part, control_plane.closes,
             self._log,
@@ -223,7 +224,23 @@ class Training:
             self._control_plane.closed_part()
 
         evaluation = self._built.of_checkpoints.observed(logged(self._log, on_batch))
-        return BestCheckpoint(evaluation, job.checkpoint_dir, job.best_metric, self._log, self._held_out)
+        return BestCheckpoint(
+            evaluation, job.checkpoint_dir, job.best_metric, self._log, self._on_measured, job.eval_every
+        )
+
+    def _early_stopping(self) -> StoredStopping | None:
+        job = self._job
+        if job.patience is None:
+            return None
+        return StoredStopping(os.path.join(job.checkpoint_dir, "best", HISTORY), job.best_metric, job.patience)
+
+    def _on_measured(self, global_step: int, values: dict[str, float], best: tuple[int, float] | None) -> None:
+        """Reports a measured checkpoint, and ends the job when its metric gets no better."""
+        self._report(global_step, values, best)
+        if self._stopping and (reason := self._stopping.add(global_step, values)) and not self._ends_early:
+            self._ends_early = True
+            self._log("stops_early", reason=reason)
+            self._control_plane.stops_early(reason)
 
     def _close(self, global_step: int) -> None:
         """Measures the final variables on held-out data; prints the metrics for the user and logs them."""
@@ -231,21 +248,30 @@ class Training:
         if instructions.stopping:
             return
         if self._best:
-            self._best.wait()
+            self._best.close()
+        if self._stopping:
+            self._stopping.ended(global_step)
         values = self._evaluation.measure(
             lambda graph: open_session(self._joined.server, graph, instructions.view), global_step
         )
         if values is None:
             return
-        sys.stdout.write(f"{text_of(global_step, values)}\n")
-        sys.stdout.flush()
+        self._process.show("held_out", text_of(global_step, values), global_step=global_step, **values)
         self._log("evaluation", global_step=global_step, **values)
-        self._held_out(global_step, values)
+        best = self._best.best if self._best else None
+        if best:
+            name = self._job.best_metric.name
+            self._process.show(
+                "best_held_out", best_text_of(best[0], name, best[1]), global_step=best[0], **{name: best[1]}
+            )
+        self._report(global_step, values, best)
 
-    def _held_out(self, global_step: int, values: dict[str, float]) -> None:
-        """Adds metrics of held-out data to the summaries."""
+    def _report(self, global_step: int, values: dict[str, float], best: tuple[int, float] | None) -> None:
+        """Adds metrics of held-out data to the summaries, and reports them to the coordinator."""
         if self._built.summaries:
             self._built.summaries.write(global_step, {f"evaluation/{name}": value for name, value in values.items()})
+        last, name = HeldOut.of(global_step, values), self._job.best_metric.name
+        self._control_plane.measured(Measurements(last, HeldOut.of(best[0], {name: best[1]}) if best else None))
 
 
 def _reason_of(error: Exception) -> tuple[LeaveKind, str]:

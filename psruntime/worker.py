@@ -19,7 +19,7 @@ from psruntime.core.members.view import Phase
 from psruntime.errors import UsageError
 from psruntime.graph.base import environment
 from psruntime.network.hosts import await_names
-from psruntime.observe.log import Log
+from psruntime.observe.log import Log, take_warnings
 from psruntime.observe.outputs import entry
 from psruntime.process import flags
 from psruntime.process.machine import choose_gpu
@@ -110,6 +110,7 @@ def _joined(
     if worker.device_names == (AUTO_GPU,):
         choose_gpu(where.index if worker.local_rank is None else worker.local_rank)
     process.log("environment", **environment.prepare())
+    take_warnings(process.log, "tensorflow")
     # These import TensorFlow, for which the environment is set now.
     from psruntime.graph.base.server import log_gpus
     from psruntime.graph.loop.built import Built

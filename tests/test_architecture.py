@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         f"psruntime/launch/{source}.py": LAUNCHED | {"psruntime.errors", "psruntime.launch"}
         for source in ("cluster_task", "slurm", "sources", "tf_config")
     },
-    "psruntime/launch": LAUNCHED | {"psruntime.errors", "psruntime.observe.outputs"},
+    "psruntime/launch": LAUNCHED | {"psruntime.errors", "psruntime.observe.log", "psruntime.observe.outputs"},
     "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config.process"},
     "psruntime/dashboard/drawing.py": {"psruntime.errors", "bokeh"},
     "psruntime/dashboard/history.py": JOB | {

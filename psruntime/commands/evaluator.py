@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +37,7 @@ from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.observe import evaluations
 from psruntime.observe.evaluations import EarlyStopping, text_of
-from psruntime.observe.log import Log
+from psruntime.observe.log import Log, take_warnings
 from psruntime.process import flags
 from psruntime.process.process import Process, run, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
@@ -68,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         security = load_security(flags.security_config(arguments))
     except UsageError as error:
         return usage_error(PROG, error)
-    work = partial(_work, where, worker, wanted, flags.given(arguments, JobConfig), security)
+    of_job = flags.given(arguments, JobConfig)
+    of_job.pop("patience", None)
+    work = partial(_work, where, worker, wanted, of_job, security)
     return run(Log(ROLE, 0, where.log_format), work, arguments.lifeline, where.restart_code)
 
 
@@ -84,7 +85,7 @@ def _parser() -> flags.Parser:
     parser.add_settings(ProcessConfig, only=OF_PROCESS)
     flags.add_lifeline_flag(parser)
     parser.add_settings(SecurityConfig)
-    parser.add_settings(JobConfig, checked=True)
+    parser.add_settings(JobConfig, but=("patience",), checked=True)  # it has one of its own
     return parser
 
 
@@ -111,6 +112,7 @@ def _work(
     from psruntime.graph.base import environment
 
     process.log("environment", **environment.prepare(hide_gpus=True))
+    take_warnings(process.log, "tensorflow")
     from psruntime.graph.checkpoint.measured import FOLDER, HISTORY, BestCheckpoint, MeasuredCheckpoints, require_metric
     from psruntime.graph.model.evaluate import CheckpointEvaluation, Measuring, logged, require_time
 
@@ -125,11 +127,11 @@ def _work(
     metric = wanted.metric_of(job.keep_best)
     if wanted.compares:
         require_metric("metric" if wanted.metric else "patience", metric.name, evaluation.names)
-    keeps = wanted.compares and not job.keep_best  # else the chief does
+    keeps = wanted.compares and not job.measures  # else the chief does
     best = BestCheckpoint(evaluation, job.checkpoint_dir, metric, process.log) if keeps else None
     folder = os.path.join(job.checkpoint_dir, FOLDER)
     stopping = EarlyStopping(metric, wanted.patience, evaluations.read(os.path.join(folder, HISTORY)))
-    results = Results(stopping, end.drain, os.path.join(folder, HISTORY), process.log, metrics)
+    results = Results(stopping, end.drain, os.path.join(folder, HISTORY), process.log, process.show, metrics)
     checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, folder, results.measured, process.log, best)
     process.at_exit.callback(checkpoints.close)
     process.has_started()
@@ -180,16 +182,19 @@ class Results:
         drain: Callable[[], bool],
         path: str,
         log: Callable[..., None],
+        show: Callable[..., None],
         metrics: EvaluatorMetrics | None = None,
     ) -> None:
-        """drain: ends the job; returns False if it ends anyway.  path: of the file to which the stop is written."""
+        """drain: ends the job; returns False if it ends anyway.  path: of the file to which the stop is written.
+
+        show: as Process.show.
+        """
         self._stopping, self._drain, self._path, self._log = stopping, drain, path, log
-        self._metrics = metrics
+        self._show, self._metrics = show, metrics
 
     def measured(self, _path: str, global_step: int, values: dict[str, float]) -> None:
         """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
-        sys.stdout.write(f"{text_of(global_step, values)}\n")
-        sys.stdout.flush()
+        self._show("held_out", text_of(global_step, values), global_step=global_step, **values)
         self._log("evaluation", global_step=global_step, **values)
         if self._metrics:
             self._metrics.measured(global_step, values)

@@ -34,6 +34,7 @@ FOLLOW_S = 1.0
 FRESH_S = 1.0  # how old a member's report may be
 AGAIN_S = 0.1  # between two calls, until all have reported
 EVENTS = 8  # the latest
+WIDEST = 1 << 20  # characters of a line: more than any text of a status has
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.json:
             sys.stdout.write(json.dumps(as_json(status, job)) + "\n")
         else:
-            Console().print(as_tables(status, job))
+            _console().print(as_tables(status, job))
         return EXIT_DONE
     except PsRuntimeError as error:
         return request_error(PROG, error)
@@ -87,9 +88,14 @@ def _fresh(client: CoordinatorClient) -> tuple[JobStatus, JobConfig]:
         time.sleep(AGAIN_S)
 
 
+def _console() -> Console:
+    """As wide as the terminal; elsewhere as wide as the text, so that programs find each row whole and on one line."""
+    return Console() if sys.stdout.isatty() else Console(width=WIDEST)
+
+
 def _watch(client: CoordinatorClient) -> int:
     """Shows the tables: on a terminal updated in place, elsewhere all of them again for each status."""
-    console, history = Console(), History()
+    console, history = _console(), History()
     looks = _looks(client, history)
     next(looks)  # before the screen changes: without an answer there is nothing to show
     with Live(console=console, screen=console.is_terminal, auto_refresh=False, transient=True) as live:

@@ -113,6 +113,8 @@ RULES = (
     Rule(_is("delta_every"), NEEDS, _is("checkpoint_dir"), "deltas are written there"),
     Rule(_is("trace_steps"), NEEDS, _is("checkpoint_dir"), "the trace is written there"),
     Rule(_is("keep_best"), NEEDS, _is("checkpoint_dir"), "the best checkpoint is kept there"),
+    Rule(_is("eval_every"), NEEDS, _is("checkpoint_dir"), "checkpoints are measured"),
+    Rule(_is("patience"), NEEDS, _is("keep_best"), "no better by which metric?"),
     Rule(_is("warm_start_vars"), NEEDS, _is("warm_start"), "the names are of its variables"),
     Rule(_is("warm_start_names"), NEEDS, _is("warm_start"), "the names are of its variables"),
     Rule(_is("replicate_every"), EXCLUDES, _is("ps", 1), "the copy of a ps is on the next one"),
@@ -217,7 +219,8 @@ def as_trained_alone(job: JobConfig) -> JobConfig:
     """
     return replace(
         job, mode=ASYNC, bound=None, max_bound=None, schedule="", rounds_log="", checkpoint_dir="", delta_every=0,
-        keep_best="", trace_steps="", warm_start="", warm_start_vars="", warm_start_names="",
+        keep_best="", eval_every=0, patience=None, trace_steps="", warm_start="", warm_start_vars="",
+        warm_start_names="",
     )  # fmt: skip
 
 

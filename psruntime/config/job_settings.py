@@ -76,6 +76,15 @@ class JobSettings:
         "checkpoints", "", "also keep the checkpoint with the least loss, or the greatest of another held-out metric; "
         "min:NAME and max:NAME choose the direction", metavar="METRIC",
     )  # fmt: skip
+    eval_every: int = setting(
+        "checkpoints", 0, "global steps between measurements on held-out data, each of a checkpoint that is made for "
+        "it, while the training continues; with --keep-best, or loss as its metric", least=0,
+        default_is="with --keep-best each checkpoint is measured",
+    )  # fmt: skip
+    patience: int | None = setting(
+        "checkpoints", None, "end the job, as psruntime control drain does, when the metric got no better in so many "
+        "measured checkpoints in a row", default_is="it is not ended", least=1,
+    )  # fmt: skip
     warm_start: str = setting(
         "checkpoints", "", "checkpoint, or folder of checkpoints, from which a new job takes its initial variables",
         metavar="CHECKPOINT",
@@ -195,10 +204,20 @@ class JobSettings:
         """The global steps of `trace_steps`."""
         return StepRange.of("trace_steps", self.trace_steps)
 
+    @property
+    def measures(self) -> bool:
+        """Whether the chief measures checkpoints on held-out data, and keeps the best."""
+        return bool(self.keep_best or self.eval_every)
+
     @cached_property
     def best_metric(self) -> Metric:
-        """The metric of `keep_best`."""
-        return Metric.of("keep_best", self.keep_best)
+        """The metric by which it compares them."""
+        return Metric.of("keep_best", self.keep_best or ("loss" if self.eval_every else ""))
+
+    @property
+    def whole_every(self) -> int:
+        """Global steps between checkpoints that are no deltas: each measurement has one, too."""
+        return min(self.save_steps, self.eval_every or self.save_steps)
 
     @cached_property
     def warm_start_pattern(self) -> re.Pattern[str]:

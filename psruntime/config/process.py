@@ -259,8 +259,8 @@ class EvaluatorConfig:
         "--patience; written as for --keep-best", metavar="METRIC", default_is="that of --keep-best, or loss",
     )  # fmt: skip
     patience: int | None = setting(
-        "checkpoints", None, "let an evaluator end the job, as psruntime control drain does, when the metric got no "
-        "better in so many checkpoints in a row", default_is="it is not ended", least=1,
+        "checkpoints", None, "end the job, as psruntime control drain does, when the metric got no better in so many "
+        "measured checkpoints in a row", default_is="it is not ended", least=1,
     )  # fmt: skip
 
     def __post_init__(self) -> None:

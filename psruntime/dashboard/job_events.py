@@ -112,6 +112,8 @@ def _state(before: JobStatus, now: JobStatus, job: JobConfig, at_s: float) -> It
     """Events of checkpoints, rollbacks, the ledgers, and of a ps with too much traffic."""
     if now.saved_step is not None and now.saved_step != before.saved_step:
         yield JobEvent(at_s - (now.saved_ago_s or 0.0), "checkpoint", f"global step {now.saved_step}")
+    if now.failed_saves.count and not before.failed_saves.count:
+        yield JobEvent(at_s, "checkpoint", "fails", now.failed_saves.cause)
     if now.steps_lost > before.steps_lost:
         lost = now.steps_lost - before.steps_lost
         yield JobEvent(at_s, "rollback", f"{lost} steps lost", f"global step {now.global_step}; {now.reason}")

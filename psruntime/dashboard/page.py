@@ -10,7 +10,7 @@ from typing import Any
 
 from psruntime.core.members.view import Phase
 from psruntime.dashboard.history import History
-from psruntime.observe.render import bound_of, mode_of, steered
+from psruntime.observe.render import bound_of, held_out_text, mode_of, saves_fail, steered
 
 ROW_HEIGHT, HEAD_HEIGHT = 26, 32  # pixels
 MOST_ROWS = 14  # that are seen at a time; one scrolls to the others
@@ -197,6 +197,8 @@ def head_html(history: History) -> str:
     status, job = history.status, history.job
     gone = history.gone_since_s
     warning = ""
+    if status and status.failed_saves.count:
+        warning = f'<p class="bad">{escape(saves_fail(status.failed_saves))}</p>'
     if gone is not None:
         when = f"since {time_text(gone)}"
         warning = f'<p class="bad">The coordinator is not reachable {when}: {escape(history.gone_reason)}</p>'
@@ -209,6 +211,8 @@ def head_html(history: History) -> str:
     facts = [
         f"job {job.job_id}", f"mode {mode_of(status, job)}" + ("" if bound is None else f", bound {bound}"),
         f"view {status.view.number}", f"global step {status.global_step:,}{limit}",
+        *([f"loss {loss:.4f}"] if (loss := history.samples[-1].loss) == loss else []),  # not NaN, of no step yet
+        *filter(None, [held_out_text(status.held_out)]),
         f"{len(history.ps)} of {job.ps} ps", f"{len(history.workers)} workers", f"as of {time_text(history.at_s)}",
     ]  # fmt: skip
     listed = "".join(f"<span>{escape(fact)}</span>" for fact in facts)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,8 @@ from typing import Any
 from psruntime.config.process import LOG_FORMATS, PORT, TEXT_LOG, split_address
 from psruntime.config.settings import as_flags, check_values, setting
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from psruntime.launch.memory_kills import MemoryKills
+from psruntime.observe.log import json_entry, line_text
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,13 @@ class LauncherConfig:
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process: its name, which is that of its log file too, and its arguments of `python -m`."""
+    """One process: its name, which is that of its log file too, its arguments of `python -m`, and whether its log is of
+    JSON.
+    """
 
     name: str
     arguments: tuple[str, ...]
+    is_json: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,12 +103,14 @@ class LocalJob:
 
     def _process(self, role: str, index: int, coordinator: str, more: tuple[str, ...]) -> ProcessSpec:
         where: tuple[str, ...] = ("--index", str(index), "--coordinator", coordinator)
-        if self.launcher.log_format != TEXT_LOG:
+        is_json = self.launcher.log_format != TEXT_LOG
+        if is_json:
             where += as_flags({"log_format": self.launcher.log_format})
         if (first := self.launcher.metrics_port) is not None:
             place = index + (self.ps if role == "worker" else 0)
             where += as_flags({"metrics_port": first and first + place})
-        return ProcessSpec(f"{role}-{index}", (f"psruntime.{role}", *where, *as_flags(self.security), *more))
+        arguments = (f"psruntime.{role}", *where, *as_flags(self.security), *more)
+        return ProcessSpec(f"{role}-{index}", arguments, is_json)
 
 
 FIRST_DELAY_S = 0.5
@@ -149,16 +156,24 @@ class Backoff:
 
 
 PROG = "psruntime run"
+COORDINATOR = "coordinator 0"  # as it is announced
 END_S = 10.0  # for processes to leave after a signal that asks them to end at once, before they are killed
 EXIT_LEFT = 128 + signal.SIGTERM
 AGAIN_S = 2.0  # after a first SIGTERM, which a process may handle as a request to end in good order
 
 
+def announced(name: str, lines: Iterable[str]) -> str:
+    """The address that one of these lines announces under this name, as `worker 0`; empty if none does."""
+    begin = f"READY {name} "
+    return next((text.removeprefix(begin) for line in lines if (text := line_text(line)).startswith(begin)), "")
+
+
 class Child:
     """A process of the job, started again when it crashes: the same command, the same log file."""
 
-    def __init__(self, spec: ProcessSpec, log: Path, restarts: int) -> None:
+    def __init__(self, spec: ProcessSpec, log: Path, restarts: int, memory_kills: MemoryKills) -> None:
         self.spec = spec
+        self._memory_kills = memory_kills
         self.log = log
         self.backoff = Backoff(restarts)
         self.due_s: float | None = None  # when it is started again; None while it runs, or has ended for good
@@ -171,12 +186,20 @@ class Child:
         """Starts the process.  The log is continued."""
         self.due_s = None
         self._began_s = time.monotonic()
+        self._how = ""  # its latest run has ended
+        self._kills_files: set[Path] = set()
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *self.spec.arguments, "--lifeline"],
                 env={"PYTHONUNBUFFERED": "1", **os.environ},  # what the user's code prints is in the log at once
                 stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
+        self.follow_cgroup()
+
+    def follow_cgroup(self) -> None:
+        """Remembers where a kill for memory would be counted: a process may be moved while it runs."""
+        if file := self._memory_kills.file_of(self.process.pid):
+            self._kills_files.add(file)
 
     @property
     def name(self) -> str:
@@ -195,7 +218,12 @@ class Child:
     def how(self) -> str:
         """How its latest run ended, in words."""
         code = self.process.wait()
-        return f"ended with code {code}" if code >= 0 else f"was killed by signal {-code} ({signal.strsignal(-code)})"
+        if not self._how:
+            by_signal = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else ""
+            self._how = by_signal or f"ended with code {code}"
+            if file := self._memory_kills.take(self._kills_files, code):
+                self._how += f", out of memory: the kernel has killed it (oom_kill in {file})"
+        return self._how
 
     def lines(self) -> list[str]:
         """The lines of the log of its latest run."""
@@ -206,13 +234,12 @@ class Child:
     @property
     def has_joined(self) -> bool:
         """Whether it is a member of the job in its latest run."""
-        role, _, index = self.name.partition("-")
-        return any(line.startswith(f"READY {role} {index} ") for line in self.lines())
+        return bool(announced(self.name.replace("-", " "), self.lines()))
 
     @property
     def coordinator(self) -> str:
         """The address of the coordinator as this process, ps 0, has announced it in its latest run; empty before."""
-        return next((line.split()[3] for line in self.lines() if line.startswith("READY coordinator 0 ")), "")
+        return announced(COORDINATOR, self.lines())
 
     @property
     def has_left(self) -> bool:
@@ -236,8 +263,9 @@ class Child:
         self.due_s = now_s + delay_s
         line = f"{self.name} {self.how}; restart {self.backoff.restarts} of {self.backoff.limit} in {delay_s:g} s"
         complain(line)
+        role, _, index = self.name.partition("-")
         with suppress(OSError), self.log.open("a") as log:  # a full disk ends no job
-            log.write(f"{line}\n")
+            log.write(f"{json_entry(role, int(index), 'restart', {'reason': line}) if self.spec.is_json else line}\n")
         self._log_begins = self.log.stat().st_size
         return True
 
@@ -252,9 +280,10 @@ class Children:
         self.ends_now = False  # whether a second one came
         self._others_informed = False
         self._restarts = restarts
+        self._memory_kills = MemoryKills()
 
     def start(self, spec: ProcessSpec) -> Child:
-        child = Child(spec, self.folder / f"{spec.name}.log", self._restarts)
+        child = Child(spec, self.folder / f"{spec.name}.log", self._restarts, self._memory_kills)
         self.all.append(child)
         return child
 
@@ -291,6 +320,8 @@ class Children:
         if self.signal is not None:
             return None
         done = self.done
+        for child in self.running():
+            child.follow_cgroup()
         for child in self.all:
             if child.code in (None, EXIT_DONE) or (done and child.code != EXIT_FAILED):
                 continue

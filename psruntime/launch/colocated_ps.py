@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TextIO
 
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESTART, EXIT_USAGE
-from psruntime.launch.children import Backoff, crashed, exit_code
+from psruntime.launch.children import COORDINATOR, Backoff, announced, crashed, exit_code
 
 START_S = 60.0  # for ps 0 to serve its coordinator; importing TensorFlow comes after that
 PS_END_S = 300.0  # for the ps to end after its worker: ps 0 leaves as the last of all
@@ -147,7 +147,7 @@ class ColocatedPs:
                     out = self._out or sys.stdout  # as it is by now: a process replaces it when it starts
                     out.write(line)
                     out.flush()
-                if line.startswith("READY coordinator 0 "):
+                if announced(COORDINATOR, [line]):
                     self._serves.set()
             return process.wait()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from psruntime.errors import EXIT_DONE, EXIT_RESTART
 from psruntime.launch.children import END_S, Child, Children, LocalJob, complain, exit_code
+from psruntime.observe.log import line_text
 from psruntime.observe.outputs import never_block
 
 
@@ -51,6 +52,7 @@ START_S = 60.0  # for ps 0 to announce its coordinator, before it imports Tensor
 LOOK_S = 0.1  # how often the children are checked
 WHY = re.compile(r'^\S+ (ps|worker) \d+ (error|crash) |"event": "(error|crash)"|^psruntime ')  # why a process ended
 STOPPED = re.compile(r"the job was stopped: ([^\"\n]*)")  # in the log of ps 0, and why
+ENDED_EARLY = re.compile(r"[^\s\"]+ got no better in [^\"]*; ended early, at global step \d+")  # in the log of ps 0
 NOTHING_TO_TRAIN = re.compile(r"already at global step \d+ of \d+ [^\"]*")  # in the log of ps 0
 
 
@@ -140,10 +142,11 @@ def _report(children: Children, failed: Child | None) -> int:
         return 128 + children.signal
     if failed is not None:
         return _report_failure(failed)
-    if found := NOTHING_TO_TRAIN.search("\n".join(children.all[0].lines())):
+    log = "\n".join(children.all[0].lines())
+    for found in filter(None, (pattern.search(log) for pattern in (NOTHING_TO_TRAIN, ENDED_EARLY))):
         _say(found[0])
     for child in children.all:
-        for line in child.log.read_text(errors="replace").splitlines():
+        for line in map(line_text, child.log.read_text(errors="replace").splitlines()):
             if line.startswith("held out"):
                 _say(f"{child.name}: {line}")
     return EXIT_DONE

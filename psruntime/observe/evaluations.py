@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,11 @@ def text_of(global_step: int, values: Mapping[str, float]) -> str:
     """The values at a global step, in a line for people."""
     texts = [f"{name} {value:.4f}" for name, value in values.items()]
     return f"held out, at global step {global_step}: {some(texts, MOST_TOLD)}"
+
+
+def best_text_of(global_step: int, name: str, value: float) -> str:
+    """The best value of a metric, in a line for people."""
+    return f"held out, best at global step {global_step}: {name} {value:.4f}"
 
 
 def read(path: str) -> History:
@@ -131,3 +137,31 @@ class EarlyStopping:
             if value is not None and self._metric.is_better(value, best[1]):
                 best = step, value
         return best
+
+
+class StoredStopping:
+    """As EarlyStopping, with the values of the metric in a file, so that another process continues.
+
+    A file that cannot be written keeps the count as it was.
+    """
+
+    def __init__(self, path: str, metric: Metric, patience: int) -> None:
+        self._path, self._metric, self._patience = path, metric, patience
+
+    def add(self, global_step: int, metrics: Mapping[str, float]) -> str:
+        """Adds the metrics of a checkpoint; returns why the job is to end, empty if it is not."""
+        own = {name: value for name, value in metrics.items() if name == self._metric.name}
+        stopping = self._read()
+        stopping.add(global_step, own)
+        with suppress(OSError):
+            append(self._path, global_step, time.time(), own)
+        return stopping.reason
+
+    def ended(self, global_step: int) -> None:
+        """The job has ended at this global step, for its metric or otherwise."""
+        if reason := self._read().reason:
+            with suppress(OSError):
+                append_stop(self._path, global_step, time.time(), reason)
+
+    def _read(self) -> EarlyStopping:
+        return EarlyStopping(self._metric, self._patience, read(self._path))

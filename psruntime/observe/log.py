@@ -9,6 +9,7 @@ An entry is one line.  Only the fact `traceback` has several; as text they are b
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import threading
@@ -35,7 +36,7 @@ class Log:
     def __init__(self, role: str, index: int, form: str = TEXT_LOG, descriptor: int = STDERR) -> None:
         self._role = role
         self._index = index
-        self._entry = _json_entry if form == JSON_LOG else _text_entry
+        self.is_json = form == JSON_LOG
         self._output = Output(without_waiting(descriptor), patient=False)
         self._lost = 0  # entries that were dropped and reported
         self._counts: Counter[str] = Counter()
@@ -50,15 +51,40 @@ class Log:
     def _write(self, event: str, facts: dict[str, object]) -> bool:
         with self._counting:
             self._counts[event] += 1
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        entry = (self._entry(now, self._role, self._index, event, facts) + "\n").encode("utf-8", "backslashreplace")
-        return self._output.write(entry)
+        entry = (json_entry if self.is_json else _text_entry)(self._role, self._index, event, facts)
+        return self._output.write(f"{entry}\n".encode("utf-8", "backslashreplace"))
+
+    def line(self, event: str, text: str, /, **facts: object) -> str:
+        """A line for the same file as the entries, which its readers take as it is: the text, as JSON an entry with
+        it."""
+        return json_entry(self._role, self._index, event, {**facts, "text": text}) if self.is_json else text
 
     @property
     def counts(self) -> dict[str, int]:
         """Entries up to now, by event."""
         with self._counting:
             return dict(self._counts)
+
+
+class Warnings(logging.Handler):
+    """Makes an entry of each record."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log("python_warning", level=record.levelname, logger=record.name, reason=record.getMessage())
+
+
+def take_warnings(log: Log, *loggers: str) -> None:
+    """If the log is of JSON, what these loggers and `warnings` have is in it; else that is as it was."""
+    if not log.is_json:
+        return
+    logging.captureWarnings(True)
+    for name in ("py.warnings", *loggers):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [Warnings(log)], False
 
 
 def facts_of(error: BaseException) -> dict[str, object]:
@@ -73,15 +99,29 @@ def first_line_of(error: BaseException) -> str:
     return line if line == name else f"{name}: {line}"
 
 
-def _text_entry(now: str, role: str, index: int, event: str, facts: dict[str, object]) -> str:
+def line_text(line: str) -> str:
+    """The text of a line as `Log.line` has made it; of an entry of the log the line itself."""
+    if not line.startswith("{"):
+        return line
+    try:
+        return str(json.loads(line)["text"])
+    except (ValueError, KeyError, TypeError):
+        return line
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text_entry(role: str, index: int, event: str, facts: dict[str, object]) -> str:
     words = [f"{name}={_text(value)}" for name, value in facts.items() if name != TRACEBACK]
     below = [f"    {_visible(line)}" for line in str(facts.get(TRACEBACK, "")).splitlines()]
-    return "\n".join([" ".join([now, role, str(index), event, *words]), *below])
+    return "\n".join([" ".join([_now(), role, str(index), event, *words]), *below])
 
 
-def _json_entry(now: str, role: str, index: int, event: str, facts: dict[str, object]) -> str:
+def json_entry(role: str, index: int, event: str, facts: dict[str, object]) -> str:
     header = {
-        "time": now,
+        "time": _now(),
         "role": role,
         "index": index,
         "event": event,

@@ -199,6 +199,15 @@ def _whole(status: JobStatus, job: JobConfig) -> Iterable[Metric]:
             "Time since the coordinator learned of the newest checkpoint.",
             ({}, status.saved_ago_s),
         )
+    failed = status.failed_saves.count
+    yield gauge("job_failed_saves", "Tries to write a checkpoint that failed since the newest was.", ({}, failed))
+    measured = [({"which": which}, each) for which, each in vars(status.held_out).items() if each]
+    yield gauge(
+        "job_held_out_global_step", "Global step of the last and the best measurement on held-out data.",
+        *((of, each.global_step) for of, each in measured),
+    )  # fmt: skip
+    values = (({**of, "metric": name}, value) for of, each in measured for name, value in each.values.items())
+    yield gauge("job_held_out_metric", "Metrics on held-out data of the last and the best measurement.", *values)
     if shards := status.shards:
         yield gauge("job_epoch", "The present epoch, from 1.", ({}, shards.epoch))
         yield gauge("job_epoch_shards", "Data shards in an epoch.", ({}, shards.of))

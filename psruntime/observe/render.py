@@ -17,8 +17,10 @@ from psruntime.config.schedule import ASYNC, BOUNDED, SYNC
 from psruntime.core.accounting.traffic import why_heavy
 from psruntime.core.members.job_status import Departure, JobStatus, MemberStatus
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import ROW_COLUMNS, GpuMemory, RowCounts
+from psruntime.core.members.messages import ROW_COLUMNS, FailedSaves, GpuMemory, Measurements, RowCounts
 from psruntime.core.members.view import Phase
+from psruntime.errors import some
+from psruntime.observe.evaluations import MOST_TOLD
 
 LEFT = ("address", "waiting for", "variables", "how", "why", "what", "who")  # columns of words
 
@@ -41,6 +43,7 @@ def bytes_text(count: float) -> str:
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
 
 
+MOST_IN_LINE = 3  # held-out metrics in the progress line
 UNKNOWN = "-"
 GIB = 1 << 30  # as nvidia-smi and --gpu-memory have memory
 
@@ -54,6 +57,10 @@ def as_json(status: JobStatus, job: JobConfig) -> dict[str, Any]:
         stats = entry.get("worker_stats")
         if stats and stats["loss"] is not None and not math.isfinite(stats["loss"]):
             stats["loss"] = None  # JSON has no NaN
+    for measured in filter(None, data["held_out"].values()):
+        measured["values"] = {
+            name: value if math.isfinite(value) else None for name, value in measured["values"].items()
+        }
     data["job"] = asdict(job)
     data["ps"] = [m for m in data["members"] if m["role"] == Role.PS]
     data["workers"] = [m for m in data.pop("members") if m["role"] == Role.WORKER]
@@ -78,7 +85,9 @@ def more_tables(status: JobStatus) -> list[Table]:
     tables = [_traffic_table(ps, [m for m in status.members if m.role is Role.WORKER])]
     if any(m.ps_stats and m.ps_stats.row_counts for m in ps):
         tables.append(_dynamic_table(ps))
-    return [*tables, *([_departure_table(status.departures)] if status.departures else [])]
+    live = {(m.role, m.index) for m in status.members}
+    gone = [each for each in status.departures if (each.role, each.index) not in live]
+    return [*tables, *([_departure_table(gone)] if gone else [])]
 
 
 def head_of(status: JobStatus, job: JobConfig) -> Text:
@@ -97,6 +106,10 @@ def head_of(status: JobStatus, job: JobConfig) -> Text:
         head.append(f", largest lead {status.max_lead} of {bound}")
     if status.steps_lost:
         head.append(f", {status.steps_lost} steps lost to failures")
+    if measured := held_out_text(status.held_out):
+        head.append(f"\n{measured}")
+    if status.failed_saves.count:
+        head.append(f"\n{saves_fail(status.failed_saves)}", "bold red")
     for line in steered(status, job):
         head.append(f"\n{line}", "yellow")
     if not status.balanced:
@@ -127,16 +140,43 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
         parts.append(f"epoch {status.shards.epoch}{_of_epochs(status.shards.epoch, job)}")
     if losses:
         parts.append(f"loss {sum(losses) / len(losses):.4f}")
+    if measured := held_out_text(status.held_out, most=MOST_IN_LINE):
+        parts.append(measured)
     if status.steering.settings.paused and status.phase is Phase.TRAINING:
         parts.append("paused by control")
     elif status.phase.prepared:
         parts.append(f"{sum(w.examples_per_s for w in workers):.0f} examples/s")
-        if steps_per_s > 0 and job.train_steps is not None:
+        if steps_per_s > 0 and job.train_steps is not None and status.phase is Phase.TRAINING:
             parts.append(f"{_duration(max(0, job.train_steps - status.global_step) / steps_per_s)} left")
         parts.append(f"{len(workers)} workers" if workers else status.reason)
     else:
         parts.append(status.reason)
+    if status.failed_saves.count:
+        parts.append(saves_fail(status.failed_saves))
     return "  ".join(parts)
+
+
+def held_out_text(held_out: Measurements, most: int = MOST_TOLD) -> str:
+    """The last metrics on held-out data, and the best; empty before there are any.
+
+    most: values in it, of which the one that is compared is the first.
+    """
+    last, best = held_out.last, held_out.best
+    if last is None:
+        return ""
+    names = sorted(last.values, key=lambda name: best is None or name not in best.values)
+    values = some([f"{name} {last.values[name]:.4f}" for name in names], most)
+    text = f"held out: {values} (global step {last.global_step})"
+    if best is None:
+        return text
+    (name, value), *_ = best.values.items()
+    return f"{text}, best {name} {value:.4f} (global step {best.global_step})"
+
+
+def saves_fail(failed: FailedSaves) -> str:
+    """That checkpoints fail, and why."""
+    tries = f"{failed.count} tries" if failed.count > 1 else "a try"
+    return f"no checkpoint is written, after {tries}: {failed.cause}"
 
 
 def steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
@@ -260,7 +300,7 @@ def _dynamic_table(ps: list[MemberStatus]) -> Table:
 
 
 def _departure_table(departures: Sequence[Departure]) -> Table:
-    """The members that went while the job was not over, the latest last."""
+    """The members that went while the job was not over, and are not back, the latest last."""
     rows = table("gone", "since", "how", "why")
     for d in departures:
         how = "lost" if d.kind is None else f"left ({d.kind})"

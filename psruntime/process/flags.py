@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_settings(
         self, config: type, only: Iterable[str] = (), defaults: Mapping[str, Any] | None = None,
-        helps: Mapping[str, str] | None = None, checked: bool = False,
+        helps: Mapping[str, str] | None = None, checked: bool = False, but: Iterable[str] = (),
     ) -> None:  # fmt: skip
         """The flags of a config, or of some of its settings.  A flag that is not given is absent from the namespace.
 
@@ -91,7 +91,7 @@ class Parser(argparse.ArgumentParser):
         checked: whether they are only compared with the settings of the job.
         """
         for setting in settings_of(config):
-            if not only or setting.name in only:
+            if (not only or setting.name in only) and setting.name not in but:
                 heading = self.heading(CHECKED if checked else setting.metadata["heading"], setting.name)
                 own = (defaults or {}).get(setting.name)
                 text = (helps or {}).get(setting.name, setting.metadata["help"])

@@ -128,8 +128,12 @@ class Process:
         return self._ends[1:]
 
     def announce(self, role: str, index: int, address: str) -> None:
-        """Reports to the launcher that this process can be reached; one line on stdout."""
-        sys.stdout.write(f"READY {role} {index} {address}\n")
+        """Reports to the launcher that this process can be reached."""
+        self.show("ready", f"READY {role} {index} {address}", what=f"{role} {index}", address=address)
+
+    def show(self, event: str, text: str, /, **facts: object) -> None:
+        """One line on stdout: the text, or where the log is of JSON an entry with it."""
+        sys.stdout.write(f"{self.log.line(event, text, **facts)}\n")
         sys.stdout.flush()
 
 

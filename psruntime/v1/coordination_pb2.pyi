@@ -189,7 +189,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "epochs", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "min_ps_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "staleness_lr", "schedule", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "max_bound", "rounds_log", "round_warn", "summary_steps", "summary_workers", "trace_steps", "keep_best", "warm_start", "warm_start_vars", "warm_start_names", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "epochs", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "min_ps_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "staleness_lr", "schedule", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "max_bound", "rounds_log", "round_warn", "summary_steps", "summary_workers", "trace_steps", "keep_best", "eval_every", "patience", "warm_start", "warm_start_vars", "warm_start_names", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +230,8 @@ class JobSettings(_message.Message):
     SUMMARY_WORKERS_FIELD_NUMBER: _ClassVar[int]
     TRACE_STEPS_FIELD_NUMBER: _ClassVar[int]
     KEEP_BEST_FIELD_NUMBER: _ClassVar[int]
+    EVAL_EVERY_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
     WARM_START_FIELD_NUMBER: _ClassVar[int]
     WARM_START_VARS_FIELD_NUMBER: _ClassVar[int]
     WARM_START_NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +279,8 @@ class JobSettings(_message.Message):
     summary_workers: SummaryWorkers
     trace_steps: str
     keep_best: str
+    eval_every: int
+    patience: int
     warm_start: str
     warm_start_vars: str
     warm_start_names: str
@@ -284,7 +288,7 @@ class JobSettings(_message.Message):
     replicate_every: int
     job_id: str
     drain_timeout: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., epochs: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., min_ps_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., staleness_lr: _Optional[str] = ..., schedule: _Optional[str] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., max_bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., summary_workers: _Optional[_Union[SummaryWorkers, str]] = ..., trace_steps: _Optional[str] = ..., keep_best: _Optional[str] = ..., warm_start: _Optional[str] = ..., warm_start_vars: _Optional[str] = ..., warm_start_names: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., epochs: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., min_ps_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., staleness_lr: _Optional[str] = ..., schedule: _Optional[str] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., max_bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., summary_workers: _Optional[_Union[SummaryWorkers, str]] = ..., trace_steps: _Optional[str] = ..., keep_best: _Optional[str] = ..., eval_every: _Optional[int] = ..., patience: _Optional[int] = ..., warm_start: _Optional[str] = ..., warm_start_vars: _Optional[str] = ..., warm_start_names: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DynamicRows(_message.Message):
     __slots__ = ("admit_after", "expire_after")
@@ -551,7 +555,7 @@ class PsBeat(_message.Message):
     def __init__(self, fence_revision: _Optional[int] = ..., view: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ..., asked_to_stop: _Optional[bool] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view", "steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares", "saves", "paused_epoch", "step_times", "graphs", "starve_count", "failure", "stood_still")
+    __slots__ = ("view", "steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares", "saves", "paused_epoch", "step_times", "graphs", "starve_count", "failure", "stood_still", "held_out", "early_stop", "failed_saves")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -568,6 +572,9 @@ class WorkerBeat(_message.Message):
     STARVE_COUNT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STOOD_STILL_FIELD_NUMBER: _ClassVar[int]
+    HELD_OUT_FIELD_NUMBER: _ClassVar[int]
+    EARLY_STOP_FIELD_NUMBER: _ClassVar[int]
+    FAILED_SAVES_FIELD_NUMBER: _ClassVar[int]
     view: int
     steps: int
     global_step: int
@@ -584,7 +591,41 @@ class WorkerBeat(_message.Message):
     starve_count: int
     failure: str
     stood_still: _duration_pb2.Duration
-    def __init__(self, view: _Optional[int] = ..., steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares: _Optional[int] = ..., saves: _Optional[bool] = ..., paused_epoch: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., graphs: _Optional[_Union[GraphsBuilt, _Mapping]] = ..., starve_count: _Optional[int] = ..., failure: _Optional[str] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    held_out: Measurements
+    early_stop: str
+    failed_saves: FailedSaves
+    def __init__(self, view: _Optional[int] = ..., steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares: _Optional[int] = ..., saves: _Optional[bool] = ..., paused_epoch: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., graphs: _Optional[_Union[GraphsBuilt, _Mapping]] = ..., starve_count: _Optional[int] = ..., failure: _Optional[str] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., held_out: _Optional[_Union[Measurements, _Mapping]] = ..., early_stop: _Optional[str] = ..., failed_saves: _Optional[_Union[FailedSaves, _Mapping]] = ...) -> None: ...
+
+class HeldOut(_message.Message):
+    __slots__ = ("global_step", "values")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    global_step: int
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, global_step: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Measurements(_message.Message):
+    __slots__ = ("last", "best")
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    BEST_FIELD_NUMBER: _ClassVar[int]
+    last: HeldOut
+    best: HeldOut
+    def __init__(self, last: _Optional[_Union[HeldOut, _Mapping]] = ..., best: _Optional[_Union[HeldOut, _Mapping]] = ...) -> None: ...
+
+class FailedSaves(_message.Message):
+    __slots__ = ("count", "cause")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    cause: str
+    def __init__(self, count: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class GraphsBuilt(_message.Message):
     __slots__ = ("rounds", "pushes", "failure", "failed_build")
@@ -1095,7 +1136,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("phase", "reason", "view", "floor", "global_step", "steps_lost", "members", "max_lead", "balanced", "unanswered", "departures", "shards", "steering", "saved_step", "saved_ago")
+    __slots__ = ("phase", "reason", "view", "floor", "global_step", "steps_lost", "members", "max_lead", "balanced", "unanswered", "departures", "shards", "steering", "saved_step", "saved_ago", "held_out", "failed_saves")
     class UnansweredEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1118,6 +1159,8 @@ class JobStatus(_message.Message):
     STEERING_FIELD_NUMBER: _ClassVar[int]
     SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
     SAVED_AGO_FIELD_NUMBER: _ClassVar[int]
+    HELD_OUT_FIELD_NUMBER: _ClassVar[int]
+    FAILED_SAVES_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -1133,7 +1176,9 @@ class JobStatus(_message.Message):
     steering: SteeringStatus
     saved_step: int
     saved_ago: _duration_pb2.Duration
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor: _Optional[int] = ..., global_step: _Optional[int] = ..., steps_lost: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., steering: _Optional[_Union[SteeringStatus, _Mapping]] = ..., saved_step: _Optional[int] = ..., saved_ago: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    held_out: Measurements
+    failed_saves: FailedSaves
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor: _Optional[int] = ..., global_step: _Optional[int] = ..., steps_lost: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., steering: _Optional[_Union[SteeringStatus, _Mapping]] = ..., saved_step: _Optional[int] = ..., saved_ago: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., held_out: _Optional[_Union[Measurements, _Mapping]] = ..., failed_saves: _Optional[_Union[FailedSaves, _Mapping]] = ...) -> None: ...
 
 class ShardsStatus(_message.Message):
     __slots__ = ("epoch", "done", "of", "again")

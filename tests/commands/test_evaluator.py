@@ -27,6 +27,8 @@ from psruntime.errors import (
 )
 from psruntime.observe import evaluations
 from psruntime.observe.evaluations import EarlyStopping
+from psruntime.observe.log import Log
+from psruntime.process.process import Process
 
 TRAIN_STEPS = 100
 JOB = JobConfig(train_steps=TRAIN_STEPS, ps_timeout_s=30, checkpoint_dir="/folder")
@@ -240,7 +242,7 @@ def test_a_job_whose_metric_gets_no_better_is_ended(tmp_path: Path, capsys: pyte
 
     results = evaluator.Results(
         EarlyStopping(Metric("loss", False), 2), drain, str(path),
-        lambda name, **facts: events.append((name, facts)),
+        lambda name, **facts: events.append((name, facts)), Process(Log("evaluator", 0)).show,
     )  # fmt: skip
     for number, value in enumerate([3, 2, 2, 1, 1.5, 1, 2, 0.5, 0.75]):
         measured.append(number)

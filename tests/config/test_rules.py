@@ -19,7 +19,8 @@ SAMPLES = {  # a value of those settings of which a rule names none, other than 
     "bound": 2, "max_staleness": 3, "staleness_lr": "inverse", "pipeline": 2, "backup_workers": 1, "replicate_every": 9,
     "wire_error_feedback": "on", "top_k": 0.1, "schedule": "async:5, sync", "epochs": 2, "batch_policy": "throughput",
     "wire": "float16", "delta_every": 10, "trace_steps": "1:9", "keep_best": "loss", "warm_start_vars": "a",
-    "warm_start_names": "a=b", "checkpoint_dir": "/c", "warm_start": "/w",
+    "warm_start_names": "a=b", "checkpoint_dir": "/c", "warm_start": "/w", "eval_every": 10,
+    "patience": 3,
 }  # fmt: skip
 
 

@@ -6,16 +6,17 @@ import os
 
 import pytest
 
-from psruntime.launch.watch import NOTHING_TO_TRAIN, WHY, _readable
+from psruntime.launch.children import announced
+from psruntime.launch.watch import ENDED_EARLY, NOTHING_TO_TRAIN, WHY, _readable
 from psruntime.observe.log import JSON_LOG, TEXT_LOG, Log
 
 REASON = 'operation "loss" failed; already at global step 20 of 20 (--train-steps): nothing to train'
 
 
-def written(form: str, event: str) -> str:
+def written(form: str, event: str, reason: str = REASON) -> str:
     """The first line of an entry with a traceback."""
     reading, writing = os.pipe()
-    Log("worker", 1, form, writing)(event, reason=REASON, traceback="Traceback\n  here")
+    Log("worker", 1, form, writing)(event, reason=reason, traceback="Traceback\n  here")
     os.close(writing)
     with os.fdopen(reading) as log:
         return log.readline().rstrip("\n")
@@ -41,3 +42,17 @@ def test_any_other_line_is_shown_as_it_is(line: str) -> None:
 def test_that_nothing_is_left_to_train_is_found(form: str) -> None:
     found = NOTHING_TO_TRAIN.search(written(form, "phase"))
     assert found and found[0] == REASON.partition("; ")[2]
+
+
+@pytest.mark.parametrize("form", [TEXT_LOG, JSON_LOG])
+def test_that_a_process_is_ready_is_found(form: str) -> None:
+    log = Log("ps", 0, form)
+    lines = ["READY coordinator", "{", "[1]", log.line("ready", "READY coordinator 0 a:1", address="a:1")]
+    assert announced("coordinator 0", lines) == "a:1" and announced("ps 0", lines) == ""
+    assert (form == JSON_LOG) == (lines[-1][0] == "{")
+
+
+@pytest.mark.parametrize("form", [TEXT_LOG, JSON_LOG])
+def test_why_a_job_has_ended_early_is_found(form: str) -> None:
+    why = "mae got no better in 2 checkpoints: best was 0.5000 at global step 40; ended early, at global step 90"
+    assert (found := ENDED_EARLY.search(written(form, "phase", why))) and found[0] == why

@@ -13,7 +13,7 @@ from psruntime.config.process import EvaluatorConfig
 from psruntime.config.values import Metric
 from psruntime.errors import UsageError
 from psruntime.observe import evaluations
-from psruntime.observe.evaluations import EarlyStopping
+from psruntime.observe.evaluations import EarlyStopping, StoredStopping
 
 LOSS, ACCURACY = Metric("loss", False), Metric("accuracy", True)
 
@@ -137,3 +137,23 @@ def test_the_metric_is_that_of_the_job_unless_another_is_named() -> None:
     assert EvaluatorConfig().metric_of("") == LOSS and not EvaluatorConfig().compares
     assert EvaluatorConfig(patience=3).metric_of("accuracy") == ACCURACY
     assert EvaluatorConfig(metric="min:error").metric_of("accuracy") == Metric("error", False)
+
+
+def test_another_process_continues_with_what_one_has_measured(tmp_path: Path) -> None:
+    path = str(tmp_path / "evaluations.jsonl")
+    for step, value in ((10, 0.5), (20, 0.7)):
+        stopping = StoredStopping(path, LOSS, 2)
+        assert not stopping.add(step, {"loss": value, "other": 1.0})
+        stopping.ended(step)
+    why = StoredStopping(path, LOSS, 2).add(30, {"loss": 0.6})
+    assert why == "loss got no better in 2 checkpoints: best was 0.5000 at global step 10"
+    StoredStopping(path, LOSS, 2).ended(31)
+    again = StoredStopping(path, LOSS, 2)
+    assert not again.add(40, {"loss": 0.6}), "a job that continues has all of its patience again"
+    assert again.add(50, {"loss": 0.6})
+
+
+def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    stopping = StoredStopping(str(tmp_path), LOSS, 1)
+    assert not stopping.add(10, {"loss": 0.5}) and not stopping.add(20, {"loss": 0.6})
+    stopping.ended(20)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import re
 import threading
+import warnings
 
 import pytest
 
+from psruntime.config.process import JSON_LOG, TEXT_LOG
 from psruntime.core.members.view import Phase
-from psruntime.observe.log import Log, facts_of
+from psruntime.observe.log import Log, facts_of, line_text, take_warnings
 
 
 @pytest.fixture
@@ -113,3 +117,33 @@ def test_a_log_that_nobody_reads_does_no_harm():
     os.close(reader)
     Log("ps", 0, descriptor=writer)("event")
     os.close(writer)
+
+
+@pytest.mark.parametrize("form", [TEXT_LOG, JSON_LOG])
+def test_warnings_of_other_code_are_entries_of_a_log_of_json(form, capfd, monkeypatch):
+    logger = logging.getLogger("psruntime.other")
+    monkeypatch.setattr(logging.getLogger("py.warnings"), "handlers", [])
+    take_warnings(Log("worker", 1, form), "psruntime.other")
+    try:
+        logger.warning("%s is\nold", "x")
+        if form == TEXT_LOG:
+            assert "python_warning" not in capfd.readouterr().err
+            return
+        warnings.showwarning("y is old", UserWarning, "model.py", 3)
+        first, second = map(json.loads, capfd.readouterr().err.splitlines())
+        assert (first["event"], first["logger"], first["reason"]) == ("python_warning", "psruntime.other", "x is\nold")
+        assert "y is old" in second["reason"]
+    finally:
+        logging.captureWarnings(False)
+        logger.handlers, logger.propagate = [], True
+
+
+@pytest.mark.parametrize("form", [TEXT_LOG, JSON_LOG])
+def test_a_line_for_the_reader_of_stdout_is_an_entry_in_a_log_of_json(form):
+    line = Log("worker", 1, form).line("held_out", "held out: text 0.5", text=0.5, loss=math.nan)
+    assert line_text(line) == "held out: text 0.5"
+    if form == JSON_LOG:
+        entry = json.loads(line)
+        assert (entry["event"], entry["role"], entry["index"], entry["loss"]) == ("held_out", "worker", 1, "nan")
+    else:
+        assert line == "held out: text 0.5"

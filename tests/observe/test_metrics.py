@@ -17,7 +17,15 @@ from psruntime.config import JobConfig
 from psruntime.core.accounting.accounts import CAUSES
 from psruntime.core.members.job_status import JobStatus, MemberStatus, PsTraffic
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import BytesMoved, GpuMemory, PsStats, RowCounts, WorkerStats
+from psruntime.core.members.messages import (
+    BytesMoved,
+    GpuMemory,
+    HeldOut,
+    Measurements,
+    PsStats,
+    RowCounts,
+    WorkerStats,
+)
 from psruntime.core.members.view import Phase, View
 from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.errors import UnreachableError, UsageError
@@ -43,6 +51,7 @@ MEMBERS = (
 STATUS = JobStatus(
     Phase.TRAINING, "view 3 was prepared", View(3), 28, 700, 12, MEMBERS, 5, unanswered={4: 1},
     shards=ShardsStatus(2, 5, 9, 1), saved_step=650, saved_ago_s=33.0,
+    held_out=Measurements(HeldOut(600, {"loss": 0.5})),
 )  # fmt: skip
 
 

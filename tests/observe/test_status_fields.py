@@ -10,7 +10,16 @@ from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.core.members.job_status import Departure, JobStatus, PsTraffic, WorkerTraffic
-from psruntime.core.members.messages import BytesMoved, GpuMemory, LeaveKind, PsStats, RowCounts, WorkerStats
+from psruntime.core.members.messages import (
+    BytesMoved,
+    GpuMemory,
+    HeldOut,
+    LeaveKind,
+    Measurements,
+    PsStats,
+    RowCounts,
+    WorkerStats,
+)
 from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.core.steering.commands import SteeringStatus
 from psruntime.observe.render import as_json
@@ -29,9 +38,14 @@ FULL_WORKER = replace(
 FULL = replace(
     STATUS, members=(FULL_PS, FULL_WORKER), unanswered={3: 1}, shards=ShardsStatus(1, 2, 3, 0),
     departures=(Departure(PS.role, 1, "00", LeaveKind.ASKED, "why", 1.0),), steering=SteeringStatus(pending=("save",)),
-    saved_step=400, saved_ago_s=3.5,
+    saved_step=400, saved_ago_s=3.5, held_out=Measurements(HeldOut(1, {"loss": 0.5}), HeldOut(1, {"loss": 0.5})),
 )  # fmt: skip
-BY_KEY = {"unanswered": "WORKER", "ps_stats.dropped": "CAUSE", "ps_stats.received_of": "WORKER"}  # what the keys are
+BY_KEY = {
+    "unanswered": "WORKER",
+    "ps_stats.dropped": "CAUSE",
+    "ps_stats.received_of": "WORKER",
+    **{f"held_out.{which}.values": "METRIC" for which in ("last", "best")},
+}  # what the keys are
 MAY_BE_NULL = {"shards", "ps_stats.moved", "worker_stats.moved"}  # documented as a whole, too
 
 

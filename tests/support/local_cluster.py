@@ -136,6 +136,9 @@ class LocalControlPlane:
     def saved(self, global_step: int) -> None:
         pass
 
+    def save_failed(self, cause: str) -> None:
+        pass
+
     def report_obstacle(self, assignment: Assignment, obstacle: str) -> None:
         raise AssertionError(obstacle)
 

@@ -112,6 +112,8 @@ def job_status(state: JobState, now_s: float) -> JobStatus:
         steering=steered.status(state),
         saved_step=state.past.saved_step,
         saved_ago_s=None if state.saved_at_s is None else now_s - state.saved_at_s,
+        held_out=state.held_out,
+        failed_saves=state.failed_saves,
     )
 
 

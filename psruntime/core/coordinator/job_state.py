@@ -20,7 +20,7 @@ from psruntime.core.coordinator.ending import DrainTimer, StopRequests
 from psruntime.core.members.departures import Departures, GracePeriods, RepeatedFailures
 from psruntime.core.members.joins import RefusedJoins
 from psruntime.core.members.membership import JudgedClock, Member, Membership, Role
-from psruntime.core.members.messages import Instructions, Join, PsBeat, WorkerBeat
+from psruntime.core.members.messages import FailedSaves, Instructions, Join, Measurements, PsBeat, WorkerBeat
 from psruntime.core.members.view import UNKNOWN, Fence, Past, Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import ModelIdentity
@@ -153,6 +153,9 @@ class JobState:
         self.identity: ModelIdentity | None = None  # of the model; None as `specs`
         self.past = UNKNOWN  # of the job, under earlier coordinators too
         self.saved_at_s: float | None = None  # real time since when this coordinator knows the newest checkpoint
+        self.failed_saves = FailedSaves()  # of the chief, since the newest checkpoint
+        self.held_out = Measurements()  # the latest that a chief has reported
+        self.early_stop = ""  # why the job ends before its limit, by a held-out metric; empty: it does not
         self.global_step = 0
         self.began_at: int | None = None  # the global step from which this coordinator's first view went on
         self.steps_lost = 0
@@ -246,6 +249,11 @@ class JobState:
             self.note_saved(beat.saved_step)
             self.past = self.past.saved(beat.saved_step)
             self.chief_progress.saved(beat.saved_step)
+        if worker.index == self.chief:
+            self.failed_saves = beat.failed_saves
+            if self.held_out.last is None or beat.held_out != before.held_out:  # else it was before another was chief
+                self.held_out = beat.held_out
+        self.early_stop = self.early_stop or beat.early_stop
 
     def _adopt(self, past: Past) -> None:
         """Takes what a member knows of the job's past.  From its first view on the coordinator knows it all itself."""

@@ -159,6 +159,8 @@ def why_drain(state: JobState) -> str:
         return f"global step {state.global_step} of {limit}"
     if state.shards.over:
         return _why_over(state)
+    if state.early_stop:
+        return f"{state.early_stop}; ended early, at global step {state.global_step}"
     if state.grace.settled and all_stopped(state):
         return f"all workers have stopped, at global step {state.global_step}"
     if state.mode == SYNC and state.worker_beats.stopped:

@@ -21,7 +21,7 @@ from psruntime.core.members.messages import PsBeat
 from psruntime.core.members.view import Phase, listed, over_error
 from psruntime.core.rounds.rounds import NAMED
 from psruntime.core.steering.barrier import Look, Move
-from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatus, check_bound, check_scale
+from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus, check_bound, check_scale
 from psruntime.core.steering.steering import Request
 from psruntime.errors import UnreachableError, UsageError, some
 
@@ -40,7 +40,7 @@ def take(state: JobState, command: Command) -> None:
     command = automatic.resolved(state, command) if command.automatic else command
     _require(state, command)
     worker = state.members.holder(Role.WORKER, command.worker) if command.kind is Kind.DRAIN_WORKER else None
-    state.steering.take(command, state.global_step, worker.incarnation if worker else 0)
+    state.steering.take(command, state.global_step, worker.incarnation if worker else 0, state.failed_saves.count)
 
 
 def steer(state: JobState) -> bool:
@@ -54,6 +54,10 @@ def steer(state: JobState) -> bool:
         request.at_step = min(request.at_step, state.global_step)  # the job may have gone back since
         if (saved_step := _saved_since(state, request)) is not None:
             steering.finish(request, saved_step, "saved")
+        elif state.failed_saves.count > request.failed_saves:
+            steering.finish(request, state.global_step, state.failed_saves.cause, Outcome.GIVEN_UP)
+        else:
+            request.failed_saves = min(request.failed_saves, state.failed_saves.count)  # another chief counts from 0
     for request in steering.open_of(Kind.DRAIN_WORKER):
         holder = state.members.holder(Role.WORKER, request.command.worker)
         if holder is None or holder.incarnation != request.incarnation:

@@ -7,7 +7,16 @@ from typing import Annotated
 
 from psruntime.core.fields import Address, Reason, Sent, Tag, Words, share
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import ByWorker, LeaveKind, PsStats, WorkerStats
+from psruntime.core.members.messages import (
+    NO_FAILED_SAVES,
+    UNMEASURED,
+    ByWorker,
+    FailedSaves,
+    LeaveKind,
+    Measurements,
+    PsStats,
+    WorkerStats,
+)
 from psruntime.core.members.view import Phase, View
 from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.core.steering.commands import UNSTEERED, SteeringStatus
@@ -103,3 +112,5 @@ class JobStatus:
     steering: SteeringStatus = UNSTEERED
     saved_step: int | None = None  # global step of the newest checkpoint; None: there is none
     saved_ago_s: float | None = None  # since the coordinator knows that one; None: it was there before
+    held_out: Measurements = UNMEASURED  # on held-out data
+    failed_saves: FailedSaves = NO_FAILED_SAVES  # since the newest checkpoint

@@ -13,6 +13,7 @@ from psruntime.core.fields import (
     ADDRESS_CHARS,
     BYTES_LIMIT,
     LOCAL,
+    NAME_CHARS,
     REMEMBERED,
     Address,
     AnyFloat,
@@ -44,6 +45,7 @@ MOST_CAUSES = 64
 CAUSE_CHARS = 64
 GPUS = 64  # of a machine
 STEP_TIMES = 50  # of a worker
+METRICS = 100  # of a measurement
 
 Variables = Annotated[tuple[VariableSpec, ...], AtMost(SPECS), Different(attrgetter("name")), REMEMBERED]
 ByWorker = Annotated[dict[int, int], AtMost(WORKERS)]
@@ -242,6 +244,42 @@ class GraphsBuilt:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """Metrics on held-out data by name, of the parameters at a global step.  A value need not be finite."""
+
+    global_step: int
+    values: Annotated[dict[Name, AnyFloat], AtMost(METRICS)]
+
+    @classmethod
+    def of(cls, global_step: int, values: dict[str, float]) -> HeldOut:
+        """The metrics that fit into a message."""
+        fitting = [(name, float(value)) for name, value in values.items() if 0 < len(name) <= NAME_CHARS]
+        return cls(global_step, dict(fitting[:METRICS]))
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured on held-out data: last, and best by the metric that is compared, which alone it has."""
+
+    last: HeldOut | None = None
+    best: HeldOut | None = None
+
+
+UNMEASURED = Measurements()
+
+
+@dataclass(frozen=True)
+class FailedSaves:
+    """Tries to write a checkpoint that have failed since the last that was written, and why the latest did."""
+
+    count: int = 0
+    cause: Words = ""
+
+
+NO_FAILED_SAVES = FailedSaves()
+
+
+@dataclass(frozen=True)
 class WorkerBeat:
     """Heartbeat of a worker.
 
@@ -253,6 +291,7 @@ class WorkerBeat:
     step_times_s: where the coordinator chooses the bound, seconds of its last steps without waits, the newest last.
     starve_count: mode bounded: how often it became starved, or ended that; odd while it has no batch and no step under
     way.  failure: for which the job ends once it is saved; empty: none.  stood_still_s: as in PsBeat.
+    early_stop: why the job is to end before its limit, by a held-out metric; empty: it is not.
     """
 
     view: int = 0
@@ -271,6 +310,9 @@ class WorkerBeat:
     starve_count: int = 0
     failure: Words = ""
     stood_still_s: float = 0.0
+    held_out: Measurements = Measurements()
+    early_stop: Words = ""
+    failed_saves: FailedSaves = FailedSaves()
 
 
 @dataclass(frozen=True)

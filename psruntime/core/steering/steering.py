@@ -22,11 +22,15 @@ OPEN = Reply(Outcome.PENDING)
 
 @dataclass
 class Request:
-    """A command that was taken, at this global step.  incarnation: of the worker that it is about."""
+    """A command that was taken, at this global step.
+
+    incarnation: of the worker that it is about.  failed_saves: of the chief then.
+    """
 
     command: Command
     at_step: int
     incarnation: int = 0
+    failed_saves: int = 0
     reply: Reply = OPEN
 
     @property
@@ -67,7 +71,7 @@ class Steering:
         """Whether this request was taken."""
         return request_id in self._requests
 
-    def take(self, command: Command, global_step: int, incarnation: int = 0) -> None:
+    def take(self, command: Command, global_step: int, incarnation: int = 0, failed_saves: int = 0) -> None:
         """A command that can be carried out.  A repeat changes nothing.
 
         While no ps has got a change, and a worker does not end its step, `resume` withdraws it.  What the job
@@ -85,7 +89,7 @@ class Steering:
             else:
                 self.barrier.give_up()  # it begins again behind the other one
                 self._under_way = None
-        request = Request(command, global_step, incarnation)
+        request = Request(command, global_step, incarnation, failed_saves)
         self._requests[command.request_id] = request
         self._open.append(request)
         over = [name for name, each in self._requests.items() if not each.is_open]

@@ -106,7 +106,9 @@ def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     with stderr_closed():
-        import tensorflow  # noqa: F401
+        import tensorflow
+
+        tensorflow.get_logger()  # makes its handler, which observe/log.py may replace
     return _in_force()
 
 

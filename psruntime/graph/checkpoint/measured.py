@@ -37,10 +37,16 @@ class Evaluation(Protocol):
         """Metrics by name, of the variables in the checkpoint `path`."""
 
 
+OnMeasured = Callable[[int, dict[str, float], tuple[int, float] | None], None]
+
+
 class BestCheckpoint:
     """Keeps the best checkpoint of `folder` by a metric in `folder`/best.
 
-    on_values: called with the global step and the metrics by name of each that was offered and measured.
+    on_measured: called with the global step and the metrics by name of each that was offered and measured, and with the
+    global step and the metric of the best so far, None before the first.
+    every: global steps between two that are measured; 0: each.  One that is due while another is measured waits, until
+    a newer one takes its place: no step waits for a measurement.
     An evaluation that fails is logged, and its checkpoint skipped.
     """
 
@@ -50,31 +56,37 @@ class BestCheckpoint:
         folder: str,
         metric: Metric,
         log: Callable[..., None],
-        on_values: Callable[[int, dict[str, float]], None] | None = None,
+        on_measured: OnMeasured = lambda *_: None,
+        every: int = 0,
     ) -> None:
         self._evaluation = evaluation
-        self._on_values = on_values
+        self._on_measured, self._every = on_measured, every
         self._folder = CheckpointFolder(os.path.join(folder, "best"), keep=1)
         self._path = os.path.join(self._folder.path, "best.json")
         self._metric = metric
         self._log = log
         self._thread: threading.Thread | None = None
+        self._newest: tuple[str, int] | None = None  # path and global step, not measured yet
+        self._due_at = 0  # global step of the last that was due
+        self._lock = threading.Lock()  # guards what follows
+        self._due: tuple[str, int] | None = None  # is measured next
+        self._is_measuring = False
 
     def offer(self, path: str, global_step: int) -> None:
-        """Starts to measure the checkpoint `path`, to keep it if it is the best; waits for the one before."""
+        """Starts to measure the checkpoint `path`, if that is due, to keep it if it is the best."""
+        self._newest = path, global_step
+        if not 0 <= global_step - self._due_at < self._every:
+            self._measure_newest()
+
+    def close(self) -> None:
+        """Measures the last checkpoint that was offered, and waits until it is compared."""
+        self._measure_newest()
         self.wait()
-        with self._failing(global_step), ExitStack() as stack:
-            self._folder.require_writable()
-            new = stack.enter_context(self._folder.unfinished(global_step))
-            _link(path, new.merged)  # so its files stay when the checkpoint is removed meanwhile
-            thread = threading.Thread(target=self._consider, args=(new, stack.pop_all()), name="best", daemon=True)
-            thread.start()
-            self._thread = thread
 
     @contextmanager
     def linked(self, path: str, global_step: int) -> Iterator[Unfinished | None]:
-        """Links to the files of the checkpoint `path`, which stay while open; None if it is removed already, or the
-        folder cannot be written.
+        """Links to the files of the checkpoint `path`, which stay while open, though it is removed meanwhile; None if
+        it is removed already, or the folder cannot be written.
         """
         with ExitStack() as stack:
             linked = None
@@ -91,7 +103,7 @@ class BestCheckpoint:
             self._compare(linked, values)
 
     def wait(self) -> None:
-        """Waits until the last checkpoint that was offered is measured and compared."""
+        """Waits until all checkpoints that were due are measured and compared."""
         if self._thread:
             await_end(self._thread, "the checkpoint before to be measured", self._log)
 
@@ -102,30 +114,59 @@ class BestCheckpoint:
         except Exception as error:  # noqa: BLE001 - no error of an evaluation may end the training
             self._log("best_failed", global_step=global_step, reason=first_line(error))
 
-    def _consider(self, new: Unfinished, stack: ExitStack) -> None:
-        with self._failing(new.global_step), stack:
-            values = self._evaluation.measure(new.merged)
-            if self._on_values:
-                self._on_values(new.global_step, values)
-            self._compare(new, values)
+    def _measure_newest(self) -> None:
+        newest, self._newest = self._newest, None
+        if newest is None:
+            return
+        self._due_at = newest[1]
+        with self._lock:
+            passed_over, self._due = self._due, newest
+            starts, self._is_measuring = not self._is_measuring, True
+        if passed_over:
+            self._log("passed_over", global_step=passed_over[1], reason="a newer one came while another was measured")
+        if starts:
+            self._thread = threading.Thread(target=self._measure_due, name="best", daemon=True)
+            self._thread.start()
+
+    def _measure_due(self) -> None:
+        while True:
+            with self._lock:
+                due, self._due = self._due, None
+                self._is_measuring = due is not None
+            if due is None:
+                return
+            path, global_step = due
+            with self.linked(path, global_step) as linked:
+                if linked:
+                    self._measure(linked)
+
+    def _measure(self, linked: Unfinished) -> None:
+        with self._failing(linked.global_step):
+            values = self._evaluation.measure(linked.merged)
+            try:
+                self._compare(linked, values)
+            finally:
+                self._on_measured(linked.global_step, values, self.best)
 
     def _compare(self, new: Unfinished, values: dict[str, float]) -> None:
         require_metric("keep_best", self._metric.name, values)
         value = values[self._metric.name]
-        kept = self._metric.is_better(value, self._best())
+        best = self.best
+        kept = self._metric.is_better(value, best and best[1])
         if kept:
             self._keep(new, value)
         self._log("measured", global_step=new.global_step, kept=kept, **values)
 
-    def _best(self) -> float | None:
-        """The value of the best one so far; None if there is none, or it was kept for another metric."""
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """Global step and value of the best so far; None if there is none, or it was kept for another metric."""
         listed = {os.path.basename(path) for path in self._folder.listed()}
         noted = self._noted()
         while isinstance(noted, dict):
             try:
                 of_this = (noted["metric"], noted["greatest_is_best"]) == self._metric
                 if of_this and listed.intersection(names_of(noted["global_step"])):
-                    return float(noted["value"])
+                    return int(noted["global_step"]), float(noted["value"])
             except (ValueError, KeyError, TypeError):
                 return None
             noted = noted.get("before")

@@ -49,7 +49,7 @@ class Built:
        both mode sync and one of the others; otherwise that is built when an operator wants such a mode.  With a
        local stage one more.
     3. Mode eval, on pulled parameters, for the evaluation at the end (`evaluation`).
-    4. Mode eval, on variables of its own, to measure checkpoints (`of_checkpoints`); only with --keep-best.
+    4. Mode eval, on variables of its own, to measure checkpoints (`of_checkpoints`); only if the job does.
 
     Worker 0 builds the last two as well, for what is wrong with them; another when it has to evaluate.
 
@@ -95,7 +95,7 @@ class Built:
         self.of_checkpoints = CheckpointEvaluation(self._model, self._context(EVAL))
         if where.index == 0:
             _ = self.evaluation  # 3
-            if job.keep_best:
+            if job.measures:
                 require_metric("keep_best", job.best_metric.name, self.of_checkpoints.names)  # 4
         self.tensors = report(self._plan, minibatches, job.top_k is not None).tensors
         log_plan(self.train, job.plan == "packed", log)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import tensorflow.compat.v1 as tf1
@@ -21,7 +23,7 @@ from psruntime.graph.session.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # for a write, or sending, to end after its session was lost; a disk may hang
 FAILED_S = 5.0  # after a failure, until a checkpoint that the control plane wants is tried again
-AGAIN_S = 10.0  # between two lines of the log that report that the last checkpoint fails
+AGAIN_S = 60.0  # between two lines of the log that report that checkpoints fail
 LATE_S = 10.0  # a write that takes longer, while the next one is due, is worth a line in the log
 
 
@@ -38,9 +40,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     closing: a fetch, the global step; running it saves the variables on the ps.  A lost session interrupts it like
     a step: it is repeated in the next one.
 
-    A periodic save that fails is reported and tried again a tenth of `save_steps` later, a delta a tenth of
-    `delta_every`.  One that fails while closing is tried again for half the drain timeout; then it is the job's
-    failure.
+    A save that fails is reported, and logged once in AGAIN_S.  A periodic one is tried again a tenth of `save_steps`
+    later, a delta a tenth of `delta_every`.  One that fails while closing is tried again for half the drain timeout;
+    then it is the job's failure.
 
     A save that fails because another chief has replaced this one is no failure: ReplacedError.
 
@@ -51,7 +53,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._graph = run.graph
         self.closing = run.graph.closing
         self._checkpoints = checkpoints
-        self._save_steps = run.job.save_steps
+        self._save_steps = run.job.whole_every
         self._save_secs = run.job.save_secs or math.inf
         self._delta_every = run.job.delta_every if checkpoints.has_deltas else 0
         if run.job.delta_every and not self._delta_every:
@@ -64,6 +66,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._back_off = run.control_plane.back_off
         self._report_saves = run.control_plane.saves
         self._report_saved = run.control_plane.saved
+        self._report_failed = run.control_plane.save_failed
         self._retry_s = run.job.drain_timeout_s / 2
         self._observers = run.observers
         self._log = run.log
@@ -74,6 +77,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._again_at: int | None = None  # when the next is due, after one that failed
         self._saved_s = time.monotonic()
         self._failed_s = -math.inf  # when the latest failure was
+        self._logged_s = -math.inf  # when the log had one, since a checkpoint was written
         self._writing: tuple[Copied, Background[Transferred]] | None = None
         self._reported_late = -1  # global step of the one that was logged as late
 
@@ -172,7 +176,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _write(self, session: Session, copied: Copied) -> Transferred:
         """Writes, and reports the result at once, also if this worker does not make another step."""
         try:
-            moved = self._checkpoints.write(session, copied)
+            with self._reporting_failures():
+                moved = self._checkpoints.write(session, copied)
             self._report_saved(copied.global_step)
             return moved
         finally:
@@ -183,7 +188,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
         A delta is written before it, unless there is one: it saves the updates sooner than the whole one.
         """
-        until_s, logged_s = time.monotonic() + self._retry_s, -math.inf
+        until_s = time.monotonic() + self._retry_s
         only_touched = self._delta_every > 0 and self._checkpoints.newest_step() != self._step_there(session)
         while True:
             self._require_chief(session)
@@ -199,12 +204,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             except CheckpointError as error:
                 only_touched = False
                 self._require_chief(session)
-                now_s = time.monotonic()
-                if now_s > until_s or isinstance(error, DivergedError):
+                if time.monotonic() > until_s or isinstance(error, DivergedError):
                     raise
-                logs = now_s - logged_s >= AGAIN_S
-                logged_s = now_s if logs else logged_s
-                self._failed(str(error), logs=logs)
+                self._failed(str(error))
                 self._back_off("the last checkpoint cannot be written")
 
     def _require_chief(self, session: Session) -> None:
@@ -215,11 +217,21 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         spoilt = self._graph.model.worker_copies.write_back(write)
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
-        copied = self._checkpoints.copy(session, only_touched, is_paused, self._position())
+        with self._reporting_failures():
+            copied = self._checkpoints.copy(session, only_touched, is_paused, self._position())
         if copied:
             self._saved_at = copied.global_step
             self._whole_at = self._whole_at if copied.whole else copied.global_step
         return copied
+
+    @contextmanager
+    def _reporting_failures(self) -> Iterator[None]:
+        """Reports at once why a checkpoint is not written; a lost session is no failure of the folder."""
+        try:
+            yield
+        except CheckpointError as error:
+            self._report_failed(str(error))
+            raise
 
     def _finish(self, within_s: float | None = None) -> None:
         """Waits for the write, and logs its result."""
@@ -245,15 +257,17 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _written(self, copied: Copied, moved: Transferred) -> None:
         rows = {"rows": copied.changes.rows} if copied.changes else {}
         times = {"copy_s": round(copied.seconds, 3), "write_s": round(moved.seconds, 3)}
+        self._logged_s = -math.inf
         self._log("checkpoint", path=moved.path, sharded=moved.sharded, spread=copied.state.spread, **rows, **times)
         self._observers.on_checkpoint(copied.seconds + moved.seconds)
         if not copied.whole:
             self._observers.on_saved(moved.path, copied.global_step)
 
-    def _failed(self, reason: str, is_whole: bool = True, logs: bool = True) -> None:
-        if logs:
+    def _failed(self, reason: str, is_whole: bool = True) -> None:
+        self._failed_s = now_s = time.monotonic()
+        if now_s - self._logged_s >= AGAIN_S:
             self._log("checkpoint_failed", reason=reason)
-        self._failed_s = time.monotonic()
+            self._logged_s = now_s
         self._saved_at, self._whole_at = self._before
         steps = self._delta_every if self._delta_every and not is_whole else self._save_steps
         self._again_at = self._tried_at + max(1, steps // 10)

@@ -129,6 +129,9 @@ class ControlPlane(Protocol):
     def saved(self, global_step: int) -> None:
         """Reports, as the chief, that a checkpoint of this global step is written."""
 
+    def save_failed(self, cause: str) -> None:
+        """Reports, as the chief, that a checkpoint could not be written."""
+
     def closed_part(self, doing: str = "") -> None:
         """Reports progress of the shutdown, the last checkpoint or a batch evaluated; resets the drain timeout.
 
@@ -306,7 +309,9 @@ class AloneControl:
     def _ignored(self, *_args: object, **_kwargs: object) -> None:
         """The job does not learn of it."""
 
-    entered = while_paused = count_push = fails = saves = saved = closed_part = closes = report_finished = _ignored
+    entered = while_paused = count_push = fails = saves = saved = save_failed = closed_part = closes = (
+        report_finished
+    ) = _ignored
 
     def back_off(self, why: str) -> None:
         self._job.back_off(why)

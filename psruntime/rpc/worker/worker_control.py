@@ -13,6 +13,7 @@ from psruntime.core.members.messages import (
     Assignment,
     Ending,
     Instructions,
+    Measurements,
     Prepared,
     WorkerStats,
 )
@@ -362,6 +363,19 @@ class WorkerControl:
         self._facts.saved(global_step)
         if self._membership.answer.instructions.save:
             self.report_now()  # a command waits for it
+
+    def save_failed(self, cause: str) -> None:
+        self._facts.save_failed(cause)
+        if self._membership.answer.instructions.save:
+            self.report_now()  # as after one that is written
+
+    def measured(self, held_out: Measurements) -> None:
+        self._facts.measured(held_out)
+        self.report_now()
+
+    def stops_early(self, reason: str) -> None:
+        self._facts.stops_early(reason)
+        self.report_now()
 
     def closed_part(self, doing: str = "") -> None:
         self._facts.closed_part()

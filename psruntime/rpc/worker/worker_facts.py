@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from psruntime.core.clocks.adaptive_bound import STEPS
-from psruntime.core.members.messages import Assignment, GraphsBuilt, WorkerBeat, WorkerStats
+from psruntime.core.members.messages import Assignment, FailedSaves, GraphsBuilt, Measurements, WorkerBeat, WorkerStats
 
 SAME_AGAIN_S = 60.0  # between two lines of the log that say the same of retries
 
@@ -73,6 +73,9 @@ class WorkerFacts:
         self._closed_parts = 0
         self._saved_step: int | None = None  # of a checkpoint that was written under the assignment
         self._saves = False
+        self._failed_saves = FailedSaves()
+        self._held_out = Measurements()
+        self._early_stop = ""
         self._prepares = (0, 0)  # view number and incarnation under which it does; 0: nothing
         self._pushes = 0
         self._max_lead = 0
@@ -104,12 +107,14 @@ class WorkerFacts:
                 asked = self._asked.is_set()
                 return WorkerBeat(
                     stats=stats, asked_to_stop=asked, prepares=prepares, paused_epoch=self._paused_epoch(incarnation),
-                    graphs=self._graphs(), failure=self._failure,
+                    graphs=self._graphs(), failure=self._failure, held_out=self._held_out,
+                    early_stop=self._early_stop, failed_saves=self._failed_saves,
                 )  # fmt: skip
             return WorkerBeat(
                 self._assignment.view.number, self._steps, self._global_step, self._stopped, stats, self._closed_parts,
                 self._saved_step, self._asked.is_set(), prepares, self._saves, self._paused_epoch(incarnation),
-                tuple(self._step_s), self._graphs(), self._starve_count, self._failure,
+                tuple(self._step_s), self._graphs(), self._starve_count, self._failure, held_out=self._held_out,
+                early_stop=self._early_stop, failed_saves=self._failed_saves,
             )  # fmt: skip
 
     # Read by the training, which alone changes them.
@@ -243,6 +248,21 @@ class WorkerFacts:
         """A checkpoint of this global step is written."""
         with self._lock:
             self._saved_step = global_step
+            self._failed_saves = FailedSaves()
+
+    def save_failed(self, cause: str) -> None:
+        """A checkpoint could not be written."""
+        with self._lock:
+            self._failed_saves = FailedSaves(self._failed_saves.count + 1, cause)
+
+    def measured(self, held_out: Measurements) -> None:
+        with self._lock:
+            self._held_out = held_out
+
+    def stops_early(self, reason: str) -> None:
+        """Sets why the job is to end before its limit."""
+        with self._lock:
+            self._early_stop = reason
 
     def led(self, max_lead: int) -> None:
         """The largest lead with which a step was started."""

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,12 @@ def test_the_best_of_a_training_is_kept(tmp_path: Path) -> None:
         evaluation, str(tmp_path), Metric("error", False), lambda event, **facts: log.append((event, facts))
     )
     settings = {"save_steps": 2, "keep": 1, "slice_bytes": 64, "checkpoint_dir": str(tmp_path)}
-    train(LocalCluster(2), model, 10, saved=best.offer, **settings)
-    best.wait()
+
+    def measure(path: str, global_step: int) -> None:
+        best.offer(path, global_step)
+        best.wait()
+
+    train(LocalCluster(2), model, 10, saved=measure, **settings)
     assert [(event, facts["global_step"]) for event, facts in log[:4]] == [("measured", n) for n in (2, 4, 6, 8)]
     values = {facts["global_step"]: facts["error"] for _, facts in log}
     assert values[6] == min(values.values()) < values[10]
@@ -82,7 +87,7 @@ def offer(folder: Path, values: list[str], metric: tuple[str, bool] = ("loss", F
     for value in values:
         step = next(STEPS)
         best.offer(write(checkpoints, step, value), step)
-    best.wait()
+        best.wait()
     return [(event, facts.get("kept", facts.get("reason"))) for event, facts in log]
 
 
@@ -166,3 +171,49 @@ def test_where_there_are_no_hard_links_it_is_copied(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "link", refuse)
     assert offer(tmp_path, ["3", "2"]) == [("measured", True)] * 2
     assert kept(tmp_path) == "2"
+
+
+class Slow(Told):
+    """Measures a checkpoint when it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.let_go = threading.Event(), threading.Event()
+
+    def measure(self, path: str) -> dict[str, float]:
+        self.begun.set()
+        assert self.let_go.wait(60)
+        return super().measure(path)
+
+
+def test_no_step_waits_for_a_measurement_and_the_newest_is_the_next(tmp_path: Path) -> None:
+    measured: list[Any] = []
+    log: list[Any] = []
+    slow, checkpoints = Slow(), CheckpointFolder(str(tmp_path), keep=3)
+    best = BestCheckpoint(
+        slow, str(tmp_path), Metric("loss", False), lambda event, **facts: log.append((event, facts["global_step"])),
+        lambda *facts: measured.append(facts),
+    )  # fmt: skip
+    best.offer(write(checkpoints, 1, "3"), 1)
+    assert slow.begun.wait(60)
+    best.offer(write(checkpoints, 2, "1"), 2)
+    best.offer(write(checkpoints, 3, "2"), 3)
+    assert log == [("passed_over", 2)]
+    slow.let_go.set()
+    best.close()
+    assert measured == [(1, {"loss": 3.0}, (1, 3.0)), (3, {"loss": 2.0}, (3, 2.0))]
+
+
+def test_it_is_measured_every_so_many_steps_and_the_last_one(tmp_path: Path) -> None:
+    steps: list[int] = []
+    checkpoints = CheckpointFolder(str(tmp_path), keep=1)
+    best = BestCheckpoint(
+        Told(), str(tmp_path), Metric("loss", False), lambda *_, **__: None,
+        lambda step, *_: steps.append(step), every=10,
+    )  # fmt: skip
+    for step in (4, 10, 14, 19, 21, 8, 14, 19):  # 8: after a rollback
+        best.offer(write(checkpoints, step, "1"), step)
+        best.wait()
+    assert steps == [10, 21, 8, 19]
+    best.offer(write(checkpoints, 20, "1"), 20)
+    best.close()
+    assert steps == [10, 21, 8, 19, 20]

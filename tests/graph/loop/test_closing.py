@@ -23,6 +23,12 @@ WRITE = Checkpoints.write
 class Patient(LocalControlPlane):
     """Tries again as often as it is told to."""
 
+    failed = 0
+
+    def save_failed(self, cause: str) -> None:
+        assert cause == "the disk is full"
+        self.failed += 1
+
     def back_off(self, why: str) -> None:
         time.sleep(0.01)
 
@@ -45,6 +51,7 @@ def test_the_last_checkpoint_is_tried_again(tmp_path: Path, monkeypatch: Any) ->
     failing(monkeypatch, 20)
     run = train(LocalCluster(1), ADAM, 4, make_control_plane=Patient, checkpoint_dir=str(tmp_path))
     assert [event["reason"] for event in run.named("checkpoint_failed")] == ["the disk is full"], "a line, not twenty"
+    assert isinstance(run.control_plane, Patient) and run.control_plane.failed == 20, "each is in the status"
     assert run.checkpoints.newest_step() == 4
 
 

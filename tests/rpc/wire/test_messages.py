@@ -22,11 +22,14 @@ from psruntime.core.members.messages import (
     NOT_JOINED,
     Answer,
     BytesMoved,
+    FailedSaves,
     GpuMemory,
+    HeldOut,
     Instructions,
     Join,
     LeaveKind,
     Machine,
+    Measurements,
     NotYet,
     PsBeat,
     PsStats,
@@ -171,6 +174,13 @@ joins = st.builds(
     st.none() | st.builds(Machine, st.text(max_size=256), st.integers(1, 2**31 - 1), st.text(max_size=64)),
     counts,
 )
+measured = st.builds(
+    HeldOut,
+    counts,
+    st.dictionaries(st.text(min_size=1, max_size=20), st.floats(allow_nan=False), max_size=3),
+)
+held_out = st.builds(Measurements, st.none() | measured, st.none() | measured)
+failed_saves = st.builds(FailedSaves, counts, words)
 beats = st.builds(
     Heartbeat,
     st.just(Role.PS),
@@ -199,6 +209,9 @@ beats = st.builds(
         counts,
         st.lists(spans, max_size=50).map(tuple),
         stood_still_s=spans,
+        held_out=held_out,
+        early_stop=words,
+        failed_saves=failed_saves,
     ),
     counts,
     spans,
@@ -249,6 +262,8 @@ job_statuses = st.builds(
     steering=st.builds(SteeringStatus, steered, st.lists(words, max_size=3).map(tuple), words, words),
     saved_step=st.none() | counts,
     saved_ago_s=st.none() | spans,
+    held_out=held_out,
+    failed_saves=failed_saves,
 )
 clock_reports = st.builds(ClockReport, indices, incarnations, counts.map(lambda n: n + (n == 0)), counts, counts, spans)
 _of_every_mode = {  # unless the next say otherwise
@@ -276,7 +291,9 @@ jobs = (
             train_steps=st.none() | st.integers(1, fields.COUNT_LIMIT - 1),
             epochs=st.none() | st.integers(1, fields.COUNT_LIMIT - 1),
             checkpoint_dir=st.text(min_size=1, max_size=60),
-            keep_best=st.sampled_from(["", "loss", "max:accuracy"]),
+            keep_best=st.sampled_from(["loss", "max:accuracy"]),
+            eval_every=counts,
+            patience=st.none() | st.integers(1, fields.COUNT_LIMIT - 1),
             warm_start=st.just("/earlier"),
             warm_start_vars=st.sampled_from(["", "hidden/.*"]),
             warm_start_names=st.sampled_from(["", "new=old"]),
