@@ -71,6 +71,16 @@ def test_the_evaluator_is_told_where_the_coordinator_is_and_what_to_measure(
     assert started == [["evaluator", *words]]
 
 
+@pytest.mark.parametrize("of_job", [True, False])
+def test_the_patience_is_that_of_the_chief_if_it_measures_and_of_the_evaluator(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch, of_job: bool
+) -> None:
+    words = ["--patience=3", *(["--keep-best=loss", "--checkpoint-dir=/c"] if of_job else [])]
+    for kind in ("ps", "worker", "evaluator"):
+        assert run(monkeypatch, kind, 0, "--insecure", *words) == 0
+    assert [line.count("--patience=3") for line in started] == [int(of_job), int(of_job), 1]
+
+
 def of_gpus(line: list[str]) -> list[str]:
     return [word for word in line if word.startswith(("--local-rank", "--devices", "--gpu-memory"))]
 
