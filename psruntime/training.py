@@ -142,8 +142,12 @@ class Training:
             lambda: built.evaluation, self._job.evaluation_limit_s, control_plane.closed_part, control_plane.closes,
             self._log,
         )  # fmt: skip
-        graphs, evaluation = joined.graphs, self._evaluation
-        self._process.is_busy = lambda: graphs.is_building or graphs.keeps_sessions or evaluation.is_stuck
+        self._process.is_busy = self._is_busy
+
+    def _is_busy(self) -> bool:
+        graphs, best = self._joined.graphs, self._best
+        measures = self._evaluation.is_stuck or (best is not None and best.is_measuring)
+        return graphs.is_building or graphs.keeps_sessions or measures
 
     def run(self) -> int:
         """Trains until the job is over; returns the exit code.  Leaves with the reason when it fails."""

@@ -46,7 +46,7 @@ class BestCheckpoint:
     on_measured: called with the global step and the metrics by name of each that was offered and measured, and with the
     global step and the metric of the best so far, None before the first.
     every: global steps between two that are measured; 0: each.  One that is due while another is measured waits, until
-    a newer one takes its place: no step waits for a measurement.
+    a newer one takes its place: no step waits for a measurement.  is_measuring: whether one is under way.
     An evaluation that fails is logged, and its checkpoint skipped.
     """
 
@@ -70,7 +70,7 @@ class BestCheckpoint:
         self._due_at = 0  # global step of the last that was due
         self._lock = threading.Lock()  # guards what follows
         self._due: tuple[str, int] | None = None  # is measured next
-        self._is_measuring = False
+        self.is_measuring = False
 
     def offer(self, path: str, global_step: int) -> None:
         """Starts to measure the checkpoint `path`, if that is due, to keep it if it is the best."""
@@ -121,7 +121,7 @@ class BestCheckpoint:
         self._due_at = newest[1]
         with self._lock:
             passed_over, self._due = self._due, newest
-            starts, self._is_measuring = not self._is_measuring, True
+            starts, self.is_measuring = not self.is_measuring, True
         if passed_over:
             self._log("passed_over", global_step=passed_over[1], reason="a newer one came while another was measured")
         if starts:
@@ -132,7 +132,7 @@ class BestCheckpoint:
         while True:
             with self._lock:
                 due, self._due = self._due, None
-                self._is_measuring = due is not None
+                self.is_measuring = due is not None
             if due is None:
                 return
             path, global_step = due
