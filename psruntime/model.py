@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NoReturn
 
-from psruntime.config.settings import suggestion
+from psruntime.config.settings import Params, Value, suggestion
 from psruntime.errors import UsageError
 from psruntime.faults import blame
 
@@ -29,6 +32,18 @@ def input_seed(seed: int, worker: int, began_at: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {worker} {began_at}".encode()).digest()[:4], "big") >> 1
 
 
+class _Params(dict[str, Value]):
+    """The parameters by name; one that is missing is an error that says how it is given."""
+
+    def __missing__(self, name: object) -> NoReturn:
+        raise KeyError(f"{name}; it is given with --set {name}=VALUE")
+
+
+def params_by_name(params: Params) -> Mapping[str, Value]:
+    """What input_fn and model_fn receive: it cannot be changed."""
+    return MappingProxyType(_Params(params))
+
+
 @dataclass(frozen=True)
 class Context:
     """The argument of `input_fn(context)`.
@@ -43,6 +58,7 @@ class Context:
             shuffles differ from worker to worker and each time that its process is started.
         eval_batches: `--eval-batches`, the batches that an evaluation reads of the dataset; None: all.
         cut: implements `shards`; set by psruntime.
+        params: the parameters of `--set`, by name; read-only.
     """
 
     mode: str
@@ -53,6 +69,7 @@ class Context:
     seed: int
     eval_batches: int | None = None
     cut: Callable[[int, int | None], tuple[Any, Any]] | None = field(default=None, repr=False, compare=False)
+    params: Mapping[str, Value] = field(default_factory=partial(params_by_name, ()), compare=False)
 
     def shards(self, examples: int, size: int | None = None) -> tuple[Any, Any]:
         """Reads the input in shards that the coordinator assigns; returns (begin, end), two int64 scalars.
@@ -127,12 +144,14 @@ class Model:
     """The functions of a model module.  `input_fn` returns a tf.data.Dataset of (features, labels).
 
     serving_input_fn: returns the inputs of a served model, see `psruntime export`; None: its features.
+    params: what `--set` gives to the two others.
     """
 
     name: str
     input_fn: Callable[[Context], Any]
     model_fn: Callable[[Any, Any, str], ModelSpec]
     serving_input_fn: Callable[[], Any] | None = None
+    params: Params = ()
 
 
 def find_model(name: str) -> None:
@@ -150,8 +169,8 @@ def find_model(name: str) -> None:
             raise _lacks(name, project)
 
 
-def load_model(name: str) -> Model:
-    """Imports a model module by its dotted name.
+def load_model(name: str, params: Params = ()) -> Model:
+    """Imports a model module by its dotted name, for these parameters.
 
     Raises:
         UsageError: there is no such module, it fails while it is imported, or it lacks one of the two functions.
@@ -170,7 +189,15 @@ def load_model(name: str) -> Model:
     for function in ("input_fn", "model_fn"):
         if not callable(getattr(module, function, None)):
             raise UsageError(f"model module '{name}' ({module.__file__}) has no function {function}")
-    return Model(name, module.input_fn, module.model_fn, getattr(module, "serving_input_fn", None))
+    by_name = params_by_name(params)
+
+    def input_fn(context: Context) -> Any:
+        return module.input_fn(replace(context, params=by_name))
+
+    takes = "params" in inspect.signature(module.model_fn).parameters
+    model_fn = partial(module.model_fn, params=by_name) if takes else module.model_fn
+    serving = getattr(module, "serving_input_fn", None)
+    return Model(name, input_fn if params else module.input_fn, model_fn, serving, params)
 
 
 def _check_name(name: str) -> None:

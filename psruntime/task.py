@@ -138,7 +138,7 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     if not arguments.insecure and not flags.security_config(arguments).tls_ca:
         require_loopback(task.coordinator)
     if task.role in (WORKER, EVALUATOR):
-        own = flags.given(arguments, WorkerConfig)
+        own = flags.worker_settings(arguments)
         if task.role == EVALUATOR:
             own = {name: value for name, value in own.items() if name in flags.OF_EVALUATION}
             own |= flags.given(arguments, EvaluatorConfig)

@@ -38,7 +38,7 @@ from psruntime.graph.session.session import ModeChangedError, WorkerServer, open
 from psruntime.graph.session.worker_run import Observers, StepResult, WorkerRun
 from psruntime.network.connections import WorkerLinks
 from psruntime.observe.evaluations import StoredStopping, best_text_of, text_of
-from psruntime.observe.log import first_line_of
+from psruntime.observe.log import Exact, first_line_of
 from psruntime.observe.meter import TrafficMeter
 from psruntime.process.machine import OwnMemory, this_machine
 from psruntime.process.process import Process
@@ -261,7 +261,7 @@ class Training:
         if values is None:
             return
         self._process.show("held_out", text_of(global_step, values), global_step=global_step, **values)
-        self._log("evaluation", global_step=global_step, **values)
+        self._log("evaluation", global_step=global_step, **{name: Exact(value) for name, value in values.items()})
         best = self._best.best if self._best else None
         if best:
             name = self._job.best_metric.name

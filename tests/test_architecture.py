@@ -41,7 +41,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         f"psruntime/launch/{source}.py": LAUNCHED | {"psruntime.errors", "psruntime.launch"}
         for source in ("cluster_task", "slurm", "sources", "tf_config")
     },
-    "psruntime/launch": LAUNCHED | {"psruntime.errors", "psruntime.observe.log", "psruntime.observe.outputs"},
+    "psruntime/launch": LAUNCHED | {
+        "psruntime.errors", "psruntime.model.find_model", "psruntime.observe.log", "psruntime.observe.outputs",
+        "psruntime.observe.records", "psruntime.process.job_file", "psruntime.graph.checkpoint.listing.CheckpointList",
+        "cloudpickle",
+    },
     "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config.process"},
     "psruntime/dashboard/drawing.py": {"psruntime.errors", "bokeh"},
     "psruntime/dashboard/history.py": JOB | {

@@ -1,6 +1,7 @@
 """Runs a job on this machine in one mode after the other, and draws the results into one page.
 
 psruntime compare --modes "async; bounded 4; sync" --workers 4 [--model MODULE] [--slow 3:5x] [--out FILE]
+psruntime compare --set lr=0.1,0.3 --set hidden=64,256
 """
 
 from __future__ import annotations
@@ -11,30 +12,31 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.config.process import WorkerConfig
-from psruntime.config.schedule import BOUNDED, MODES, Schedule, named
-from psruntime.config.settings import suggestion
+from psruntime.config.schedule import ASYNC, BOUNDED, MODES, Schedule, named
+from psruntime.config.settings import Params, Value, param_of, param_words, suggestion, value_of, value_text
 from psruntime.config.values import AUTO, BoundRange
 from psruntime.dashboard.drawing import require_bokeh
-from psruntime.errors import EXIT_DONE, UsageError
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.launch.children import END_S, LauncherConfig, LocalJob
-from psruntime.launch.watch import Patience, run_job
+from psruntime.launch.watch import Patience, held_out_of, run_job
 from psruntime.model import find_model
 from psruntime.observe.records import read_records
 from psruntime.process import flags
 from psruntime.process.job_file import local_file
 from psruntime.process.process import usage_error
-from psruntime.study.comparison import Training, held_out_of, page_of, rows_of, training_of
+from psruntime.study.comparison import Training, best_of, page_of, rows_of, training_of
 
 PROG = "psruntime compare"
 WANTED = "async; bounded 4; sync"
 WORKERS, TRAIN_STEPS = 4, 1000
 OUT = "compare.html"
-OF_THE_WORKERS = (*flags.OF_EVALUATION, "devices", "gpu_memory")
+OF_THE_WORKERS = (*(name for name in flags.OF_EVALUATION if name != "set"), "devices", "gpu_memory")
 OF_THE_JOB = ("ps", "train_steps")  # the same in every mode; other settings of one mode follow its name
 RECORD = "record.jsonl"
 
@@ -44,30 +46,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         slow = slow_of(arguments.slow, arguments.workers)
-        wanted = modes_of(arguments.modes)
+        grid = grid_of(arguments.grid)
+        wanted = modes_of(arguments.modes or (ASYNC if len(grid) > 1 else WANTED))
         settings = [_settings_of(request, arguments) for request in wanted]
         find_model(flags.worker_config(arguments).model)
         require_bokeh("compare")
         out = _writable(arguments.out)
-        trainings = []
-        for request, of_job in zip(wanted, settings, strict=True):
-            trained = _train(request.name, arguments, of_job, slow)
+        trainings, failure = [], EXIT_DONE
+        for (request, of_job), params in product(zip(wanted, settings, strict=True), grid):
+            trained = _train(with_params(request.name, params, grid), arguments, of_job, slow, params)
             if isinstance(trained, int):
-                return trained
-            trainings.append(trained)
+                failure = failure or trained
+                if len(grid) == 1 or trained != EXIT_FAILED:
+                    return trained
+            else:
+                trainings.append(trained)
     except UsageError as error:
         return usage_error(PROG, error)
-    return _show(trainings, arguments, out)
+    if trainings:
+        _show(trainings, arguments, out)
+    if len(grid) > 1 and (best := best_of(trainings)):
+        sys.stdout.write(f"best by held-out loss: {best.name}\n")
+    return failure
 
 
 def _train(
-    name: str, arguments: argparse.Namespace, settings: dict[str, Any], slow: dict[int, float]
+    name: str, arguments: argparse.Namespace, settings: dict[str, Any], slow: dict[int, float], params: Params
 ) -> Training | int:
     """The results of one job, or the exit code with which it failed."""
     sys.stdout.write(f"== {name}\n")
     sys.stdout.flush()
     logs = Path(tempfile.mkdtemp(prefix="psruntime-compare-"))
-    code = run_job(*_job(arguments, settings, slow, logs))
+    code = run_job(*_job(arguments, settings, slow, logs, params))
     if code != EXIT_DONE:
         return code
     text = "\n".join(log.read_text(errors="replace") for log in sorted(logs.glob("worker-*.log")))
@@ -88,8 +98,13 @@ def _parser() -> flags.Parser:
     )  # fmt: skip
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument(
-        "--modes", default=WANTED, metavar="MODES", help="separated by ;, each with further flags of the job behind it "
-        f"if wanted, as 'async; async --staleness-lr inverse; bounded 0' (default: '{WANTED}')",
+        "--modes", default="", metavar="MODES", help="separated by ;, each with further flags of the job behind it "
+        f"if wanted, as 'async; async --staleness-lr inverse; bounded 0' (default: '{WANTED}'; {ASYNC} alone where a "
+        "parameter has several values)",
+    )  # fmt: skip
+    most_used.add_argument(
+        "--set", dest="grid", action="append", default=[], metavar="NAME=VALUE,...", help="a parameter of the model; "
+        "with several values, as lr=0.1,0.3, there is a job for each, and the best is named; may be repeated",
     )  # fmt: skip
     most_used.add_argument(
         "--workers",
@@ -123,11 +138,11 @@ def _settings_of(request: ModeRequest, arguments: argparse.Namespace) -> dict[st
 
 
 def _job(
-    arguments: argparse.Namespace, settings: dict[str, Any], slow: dict[int, float], logs: Path
+    arguments: argparse.Namespace, settings: dict[str, Any], slow: dict[int, float], logs: Path, params: Params = ()
 ) -> tuple[LocalJob, Path, Patience]:
     """The arguments of run_job."""
     job = JobConfig(**settings)
-    worker = {**flags.given(arguments, WorkerConfig), "record": str(logs / RECORD)}
+    worker = {**flags.given(arguments, WorkerConfig), "record": str(logs / RECORD), "set": params}
     own = {index: {"slowdown": times} for index, times in slow.items()}
     launcher = LauncherConfig(workers=arguments.workers)
     patience = Patience(job.drain_timeout_s + END_S, job.stop_grace_s + END_S)
@@ -146,7 +161,7 @@ def _writable(path: str) -> Path:
     return out
 
 
-def _show(trainings: list[Training], arguments: argparse.Namespace, out: Path) -> int:
+def _show(trainings: list[Training], arguments: argparse.Namespace, out: Path) -> None:
     model = flags.worker_config(arguments).model
     slow = f", slow: {arguments.slow}" if arguments.slow else ""
     how = f"{arguments.workers} workers, {vars(arguments).get('ps', 1)} ps, on one machine{slow}"
@@ -156,10 +171,10 @@ def _show(trainings: list[Training], arguments: argparse.Namespace, out: Path) -
         results = ", ".join(f"{column} {number}" for column, number in zip(columns[1:], numbers, strict=True))
         sys.stdout.write(f"{name}: {results}\n")
     sys.stdout.write(f"wrote {out}\n")
-    return EXIT_DONE
 
 
 MOST_TIMES = 1000.0
+_VALUES = re.compile(r'(?:(?<=,)|^)("[^"]*"|[^,]*)(?=,|$)')
 _SLOW = re.compile(r"(\d{1,6}):(\d{1,6}(?:\.\d{1,6})?)x")
 
 
@@ -232,6 +247,33 @@ def _check_mode(mode: str, name: str) -> None:
         raise UsageError(f"--modes: bounded needs its bound, as bounded 4, got '{name}'")
     if len(words) > (word == BOUNDED):
         raise UsageError(f"--modes: '{words[-1]}' is unexpected in '{name}'; separate modes by ;")
+
+
+def grid_of(words: Sequence[str]) -> list[Params]:
+    """The parameters of each job, for every combination of the values of `lr=0.1,0.3` and `hidden=6`.
+
+    A value in double quotes is one text, with its commas.
+
+    Raises:
+        UsageError: a word is no NAME=VALUE,...; a name, or a value of one, is given twice.
+    """
+    grid: dict[str, list[Value]] = {}
+    for word in words:
+        try:
+            name, _ = param_of(word)
+        except UsageError as error:
+            raise UsageError(f"--set {error}") from error
+        values = [value_of(found) for found in _VALUES.findall(word.partition("=")[2])]
+        if name in grid or len({value_text(each) for each in values}) < len(values):
+            raise UsageError(f"--set {name}: {'the name' if name in grid else 'a value'} is given twice")
+        grid[name] = values
+    return [tuple(zip(grid, each, strict=True)) for each in product(*grid.values())]
+
+
+def with_params(name: str, params: Params, grid: Sequence[Params]) -> str:
+    """The name of a training with those of its parameters that are not the same in all of the grid."""
+    fixed = set.intersection(*(set(param_words(each)) for each in grid))
+    return " ".join([name, *(text for text in param_words(params) if text not in fixed)])
 
 
 def slow_of(text: str, workers: int) -> dict[int, float]:

@@ -69,7 +69,7 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     from psruntime.graph.model.evaluate import CheckpointEvaluation, logged
 
     context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed, worker.eval_batches)
-    evaluation = CheckpointEvaluation(load_model(worker.model), context, logged(_log))
+    evaluation = CheckpointEvaluation(load_model(worker.model, worker.set), context, logged(_log))
     metric, names = wanted.metric_of(""), evaluation.names  # a model that fails does so before the folder is read
     if wanted.compares:
         require_metric("metric", metric.name, names)

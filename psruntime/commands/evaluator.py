@@ -37,7 +37,7 @@ from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.observe import evaluations
 from psruntime.observe.evaluations import EarlyStopping, text_of
-from psruntime.observe.log import Log, take_warnings
+from psruntime.observe.log import Exact, Log, take_warnings
 from psruntime.process import flags
 from psruntime.process.process import Process, run, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
@@ -78,7 +78,7 @@ def _parser() -> flags.Parser:
         PROG,
         "An evaluator: measures each new checkpoint of a job by the model's metrics, and the last one always.  It is "
         "no member of the job, which does not wait for it.",
-        first=("coordinator", *flags.OF_EVALUATION, "metric", "patience", "metrics_port", "log_format"),
+        first=("coordinator", *flags.OF_EVALUATION, "metric", "patience", "metrics_port"),
     )
     parser.add_settings(WorkerConfig, only=flags.OF_EVALUATION, helps=flags.INPUT_SEED)
     parser.add_settings(EvaluatorConfig)
@@ -122,7 +122,7 @@ def _work(
         _go_on(process.stop)
         require_time(measured, min(measured.seconds, end.over_for_s), job.evaluation_limit_s)
 
-    evaluation = CheckpointEvaluation(load_model(worker.model), context, logged(process.log, on_batch))
+    evaluation = CheckpointEvaluation(load_model(worker.model, worker.set), context, logged(process.log, on_batch))
     process.log("measures", metrics=", ".join(evaluation.names), checkpoints=job.checkpoint_dir)
     metric = wanted.metric_of(job.keep_best)
     if wanted.compares:
@@ -195,7 +195,7 @@ class Results:
     def measured(self, _path: str, global_step: int, values: dict[str, float]) -> None:
         """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
         self._show("held_out", text_of(global_step, values), global_step=global_step, **values)
-        self._log("evaluation", global_step=global_step, **values)
+        self._log("evaluation", global_step=global_step, **{name: Exact(value) for name, value in values.items()})
         if self._metrics:
             self._metrics.measured(global_step, values)
         self._stopping.add(global_step, values)

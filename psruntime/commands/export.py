@@ -95,7 +95,7 @@ def _export(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) ->
     checkpoints = CheckpointList(folder)
     checkpoints.require_newest()
     context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed, worker.eval_batches)
-    model = load_model(worker.model)
+    model = load_model(worker.model, worker.set)
     serving = build_serving_graph(model, context)
     if wanted.tflite:
         require_convertible(serving)

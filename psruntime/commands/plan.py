@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "Shows where the variables of a model would live, without a job.",
         first=("model", "data_dir", "ps", "plan", "slice_bytes", "min_ps_bytes"),
     )
-    parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size"))
+    parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size", "set"))
     parser.add_settings(JobConfig, only=("ps", "plan", "slice_bytes", "min_ps_bytes", "local_steps"))
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument("--what-if", default="", metavar="N,N,...", help="other numbers of ps to compare with")
@@ -66,7 +66,7 @@ def _specs(worker: WorkerConfig) -> tuple[VariableSpec, ...]:
     from psruntime.graph.input.input_stream import InputStream
     from psruntime.graph.model.pulled_model import record_specs
 
-    model = load_model(worker.model)
+    model = load_model(worker.model, worker.set)
     context = Context(TRAIN, 0, 1, worker.batch_size, worker.data_dir, seed=0)
     inputs = InputStream(model, context)
     try:

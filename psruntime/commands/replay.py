@@ -29,7 +29,7 @@ from psruntime.process.process import offline
 PROG = "psruntime replay"
 TOLERANCE = 1e-5
 Record = Mapping[str, Any]  # of the rounds log
-OF_WORKERS = ("model", "data_dir", "batch_size", "seed", "devices")
+OF_WORKERS = ("model", "data_dir", "batch_size", "set", "seed", "devices")
 OF_JOB = ("min_workers", "local_steps", "on_data_error")
 OF_OLD_LOGS = ("plan", "slice_bytes", "min_ps_bytes")
 COUNTED = {
@@ -161,7 +161,10 @@ def _replay(
     checkpoints = _checkpoints(job.checkpoint_dir)
     first, last = min(checkpoints), max(checkpoints)
     used = _between(rounds, first, last, log)
-    model, own = load_model(worker.model), {part["incarnation"]: part["worker"] for r in used for part in r["parts"]}
+    model, own = (
+        load_model(worker.model, worker.set),
+        {part["incarnation"]: part["worker"] for r in used for part in r["parts"]},
+    )
 
     def stream(index: int, incarnation: str) -> InputStream:
         size, began_at = sizes.get(index, worker.batch_size), workers.get(incarnation, {}).get("began_at", 0)

@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from psruntime.config.settings import check_values, flag_of, setting
+from psruntime.config.settings import Params, check_values, flag_of, param_of, setting
 from psruntime.config.values import Metric
 from psruntime.errors import EXIT_RESTART, UsageError
 
@@ -162,6 +162,10 @@ class WorkerConfig:
     eval_batches: int | None = setting(
         "data and model", None, "batches of the held-out data that an evaluation takes, at most",
         default_is="all", least=1,
+    )  # fmt: skip
+    set: Params = setting(  # noqa: RUF009
+        "data and model", (), "a parameter of input_fn, as context.params, and of a model_fn with the argument params: "
+        "a number, true, false or text; may be repeated", metavar="NAME=VALUE", default_is="none", reads=param_of,
     )  # fmt: skip
     devices: str = setting(
         "data and model", "", "devices of a worker, each with a mini-batch in every step, as gpu:0,gpu:1 or "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from difflib import SequenceMatcher
@@ -12,6 +13,16 @@ from psruntime.errors import UsageError
 HEADINGS = ("job", "data and model", "consistency", "checkpoints", "faults", "network", "security")
 CLOSE = 0.7  # how alike two words are, as difflib measures it, when one may be meant by the other
 TIE = 0.1  # by how much less alike a second one may be
+OF_THE_MODEL = dict.fromkeys(  # names of settings that there are not
+    ("lr", "learning_rate"), "; the model says it, as learning_rate of its ModelSpec, which may be a parameter of "
+    "--set, as --set lr=0.1",
+)  # fmt: skip
+
+Value = bool | int | float | str  # of a parameter
+Params = tuple[tuple[str, Value], ...]  # names and values of --set, which input_fn and model_fn receive
+_NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,4000}")  # Python reads no more digits by default
+_NUMBER = re.compile(r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf|nan)", re.IGNORECASE)
 
 
 def setting(
@@ -49,8 +60,64 @@ def flag_of(name: str) -> str:
 
 
 def as_flags(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The settings as words of a command line."""
-    return tuple(f"{flag_of(name)}={value}" for name, value in settings.items())
+    """The settings as words of a command line; one word for each parameter."""
+    words = [(name, value) for name, value in settings.items() if not isinstance(value, tuple)]
+    words += [
+        (name, each) for name, value in settings.items() if isinstance(value, tuple) for each in param_words(value)
+    ]
+    return tuple(f"{flag_of(name)}={value}" for name, value in words)
+
+
+def param_of(word: str) -> tuple[str, Value]:
+    """The parameter of NAME=VALUE; the value is a number or true or false where it can be, else text.
+
+    Raises:
+        UsageError: it is of another form.
+    """
+    name, equals, text = word.partition("=")
+    if not equals or not _NAME.fullmatch(name):
+        raise UsageError(f"must be NAME=VALUE, as lr=0.1, got '{word}'")
+    return name, value_of(text)
+
+
+def value_of(text: str) -> Value:
+    """The value of a parameter; in double quotes it is always text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def param_words(params: Params) -> list[str]:
+    """NAME=VALUE of each parameter, of which `param_of` makes it again."""
+    return [f"{name}={value_text(value)}" for name, value in params]
+
+
+def value_text(value: Value) -> str:
+    """The text of which `value_of` makes the value again."""
+    if isinstance(value, str):
+        return value if value_of(value) == value else f'"{value}"'
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def params_of(given: Any) -> Params:
+    """The parameters of a mapping, as a job file or a caller gives it.
+
+    Raises:
+        UsageError: it is none; or a name or a value cannot be one.
+    """
+    if not isinstance(given, Mapping):
+        raise UsageError(f"set must have names with values, got {given!r}")
+    params = []
+    for name, value in given.items():
+        value = value.item() if hasattr(value, "item") else value  # a number of NumPy
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(value, Value):
+            raise UsageError(f"set must have names with a number, true, false or text each, got {name!r}: {value!r}")
+        params.append((name, value))
+    return tuple(params)
 
 
 def default_text(setting: Field[Any]) -> str:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,9 +171,13 @@ def announced(name: str, lines: Iterable[str]) -> str:
 class Child:
     """A process of the job, started again when it crashes: the same command, the same log file."""
 
-    def __init__(self, spec: ProcessSpec, log: Path, restarts: int, memory_kills: MemoryKills) -> None:
+    def __init__(
+        self, spec: ProcessSpec, log: Path, restarts: int, memory_kills: MemoryKills, path: Sequence[str] = ()
+    ) -> None:
+        """path: folders of modules, before those of this process's environment."""
         self.spec = spec
         self._memory_kills = memory_kills
+        self._path = {"PYTHONPATH": str.join(os.pathsep, path)} if path else {}
         self.log = log
         self.backoff = Backoff(restarts)
         self.due_s: float | None = None  # when it is started again; None while it runs, or has ended for good
@@ -191,7 +195,8 @@ class Child:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *self.spec.arguments, "--lifeline"],
-                env={"PYTHONUNBUFFERED": "1", **os.environ},  # what the user's code prints is in the log at once
+                # What the user's code prints is in the log at once.
+                env={"PYTHONUNBUFFERED": "1", **os.environ, **self._path},
                 stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self.follow_cgroup()
@@ -273,8 +278,10 @@ class Child:
 class Children:
     """Starts children and ends all of them.  A signal from the terminal reaches them through this process alone."""
 
-    def __init__(self, folder: Path, restarts: int) -> None:
+    def __init__(self, folder: Path, restarts: int, path: Sequence[str] = ()) -> None:
+        """folder: of the log files.  path: as that of a Child."""
         self.folder = folder
+        self._path = path
         self.all: list[Child] = []
         self.signal: int | None = None  # the first that came for all of them
         self.ends_now = False  # whether a second one came
@@ -283,7 +290,7 @@ class Children:
         self._memory_kills = MemoryKills()
 
     def start(self, spec: ProcessSpec) -> Child:
-        child = Child(spec, self.folder / f"{spec.name}.log", self._restarts, self._memory_kills)
+        child = Child(spec, self.folder / f"{spec.name}.log", self._restarts, self._memory_kills, self._path)
         self.all.append(child)
         return child
 

@@ -87,6 +87,13 @@ def take_warnings(log: Log, *loggers: str) -> None:
         logger.handlers, logger.propagate = [Warnings(log)], False
 
 
+class Exact(float):
+    """A number of which the log has all digits, in either form."""
+
+    def __format__(self, spec: str) -> str:
+        return repr(float(self))
+
+
 def facts_of(error: BaseException) -> dict[str, object]:
     """The facts of an unexpected exception for the log."""
     trace = "".join(traceback.format_exception(error)).rstrip()

@@ -66,6 +66,7 @@ class Record:
     train_s: the same, in seconds since this process had joined the job; its first update waits until the variables are
         ready.
     mode, bound: of the job; bound is None but in mode bounded.
+    params: of --set, as `lr=0.1 hidden=6`; empty without any.
     """
 
     worker: int
@@ -84,6 +85,7 @@ class Record:
     train_s: float
     mode: str
     bound: int | None = None
+    params: str = ""
 
 
 _FIELDS = tuple(field.name for field in fields(Record))
@@ -233,9 +235,10 @@ class Recorder:
         UsageError: the path leads to no file that can be written, or is to be Parquet and pyarrow is not installed.
     """
 
-    def __init__(self, path: str, worker: int, job: JobConfig, log: Callable[..., None]) -> None:
-        """path: of --record."""
+    def __init__(self, path: str, worker: int, job: JobConfig, log: Callable[..., None], params: str = "") -> None:
+        """path: of --record.  params: as a record has them."""
         self._worker, self._job = worker, job
+        self._params = params
         self.file = file_of(path, worker)
         self._is_parquet = self.file.endswith(PARQUET)
         if self._is_parquet:
@@ -307,12 +310,15 @@ class Recorder:
             outcome=outcome.name, applied=outcome.applied, dropped=outcome.dropped, staleness=outcome.staleness,
             weight=outcome.weight, loss=update.loss if math.isfinite(update.loss) else None, examples=update.examples,
             waited_s=update.waited_s, time=added.time_s, train_s=added.train_s, mode=added.mode, bound=added.bound,
+            params=self._params,
         )  # fmt: skip
 
 
 def line_of(record: Record) -> str:
     """The line of a record in the file."""
     data = {name: round(value, 6) if name.endswith(("time", "_s")) else value for name, value in vars(record).items()}
+    if not record.params:
+        del data["params"]
     return _encode(data) + "\n"
 
 

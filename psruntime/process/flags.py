@@ -11,20 +11,19 @@ from dataclasses import MISSING, Field
 from typing import Any, NoReturn, TypeVar
 
 from psruntime.config import JobConfig
-from psruntime.config.job import require_one_mode
 from psruntime.config.job_settings import ON, SWITCH
 from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, WorkerConfig, split_address
-from psruntime.config.settings import HEADINGS, default_text, flag_of, settings_of, suggestion
+from psruntime.config.settings import HEADINGS, OF_THE_MODEL, Params, default_text, flag_of, settings_of, suggestion
 from psruntime.errors import EXIT_USAGE, UsageError
-from psruntime.process.job_file import TYPES, local_file, read_job_file, require_path, resolved
+from psruntime.process import job_file
+from psruntime.process.job_file import TYPES, local_file, resolved
 
 _HELP_COLUMN = 34
 LIFELINES = ("end", "kill")  # what the end of stdin does
 MOST_USED, CHECKED = "most used", "checked against the settings of the job"  # headings, with HEADINGS
-OF_EVALUATION = ("model", "data_dir", "batch_size", "seed", "eval_batches")  # that measuring a checkpoint needs
+OF_EVALUATION = ("model", "data_dir", "batch_size", "set", "seed", "eval_batches")  # that measuring a checkpoint needs
 COORDINATOR = "PSRUNTIME_COORDINATOR"  # in the environment: the address of a job that a command asks
 INPUT_SEED = {"seed": "context.seed of input_fn"}  # the help where no worker's index is mixed in
-OF_THE_MODEL = dict.fromkeys(("--lr", "--learning-rate"), "; the model says it, as learning_rate of its ModelSpec")
 _Config = TypeVar("_Config")
 
 
@@ -116,7 +115,8 @@ class Parser(argparse.ArgumentParser):
         for word in words[: words.index("--")] if "--" in words else words:
             flag = word.partition("=")[0]
             if flag.startswith("--") and flag not in self._option_string_actions:
-                hint = ", which has no effect here" if flag in _FLAGS else OF_THE_MODEL.get(flag, "")
+                of_the_model = OF_THE_MODEL.get(flag.removeprefix("--").replace("-", "_"), "")
+                hint = ", which has no effect here" if flag in _FLAGS else of_the_model
                 hint = hint or suggestion(flag.replace("_", "-"), self._option_string_actions)
                 self.error(f"unrecognized argument {flag}{hint}")
         return super().parse_known_args(words, namespace)
@@ -161,6 +161,7 @@ def _add(heading: argparse._ArgumentGroup, setting: Field[Any], text: str, defau
     reads, switch = setting.metadata["reads"], setting.metadata["choices"] == SWITCH
     heading.add_argument(
         flag_of(setting.name),
+        action=_AddParam if TYPES[str(setting.type)] is tuple else "store",
         dest=setting.name,
         type=_reader(reads, "") if reads else _READERS[TYPES[str(setting.type)]],
         nargs="?" if switch else None,
@@ -170,6 +171,16 @@ def _add(heading: argparse._ArgumentGroup, setting: Field[Any], text: str, defau
         metavar=_metavar(setting),
         help=f"{text} ({default})" if default else text,
     )
+
+
+class _AddParam(argparse.Action):
+    """Adds a parameter to those before it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, *_: Any) -> None:
+        before: Params = getattr(namespace, self.dest, ())
+        if value[0] in dict(before):
+            parser.error(f"argument --{self.dest}: '{value[0]}' is given twice")
+        setattr(namespace, self.dest, (*before, value))
 
 
 def _reader(reads: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
@@ -311,7 +322,7 @@ def worker_config(arguments: argparse.Namespace) -> WorkerConfig:
     Raises:
         UsageError: a value is out of range, or --data-dir names a folder of this machine that is not there.
     """
-    worker = config_of(WorkerConfig, arguments)
+    worker = WorkerConfig(**worker_settings(arguments))
     require_there(worker.data_dir)
     return worker
 
@@ -322,14 +333,11 @@ def require_there(data_dir: str) -> None:
         raise UsageError(f"--data-dir {data_dir} is not there: no such file or folder on this machine")
 
 
-def job_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the job that a process is given: those of the job file, over them the flags.
+def worker_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a worker that a process is given."""
+    return job_file.worker_settings(getattr(arguments, "job", ""), given(arguments, WorkerConfig))
 
-    Raises:
-        UsageError: as read_job_file.
-    """
-    settings = {**resolved(read_job_file(arguments.job)), **given(arguments, JobConfig)}
-    require_one_mode(settings)
-    if settings.get("checkpoint_dir"):
-        require_path("--checkpoint-dir", settings["checkpoint_dir"])
-    return settings
+
+def job_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the job that a process is given."""
+    return job_file.job_settings(arguments.job, given(arguments, JobConfig))

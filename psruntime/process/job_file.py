@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
 from psruntime.config import JobConfig
-from psruntime.config.settings import flag_of, settings_of, suggestion
+from psruntime.config.job import require_one_mode
+from psruntime.config.settings import OF_THE_MODEL, Params, flag_of, params_of, settings_of, suggestion
 from psruntime.config.values import local_path, whole_path
 from psruntime.errors import UsageError
 
@@ -18,45 +21,95 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "int | None": int, "float | None": float}
+TYPES: dict[str, Any] = {
+    "str": str, "int": int, "float": float, "int | None": int, "float | None": float, "Params": tuple
+}  # fmt: skip
 NAMED = {int: "a whole number", float: "a number", str: "a text"}  # types in messages
+PARAMS = "set"  # the table of a job file with the parameters
 TENSORFLOWS = ("checkpoint_dir", "warm_start", "data_dir")  # settings with paths that TensorFlow may read elsewhere
 PYTHONS = ("rounds_log", "record", "log_dir", "tls_ca", "tls_cert", "tls_key", "token_file")  # and other paths
 
 
 def read_job_file(path: str) -> dict[str, Any]:
-    """Settings of a TOML file with the names of JobConfig; without a path there are none.
+    """Settings of a TOML file with the names of JobConfig, without its parameters; without a path there are none.
 
     Raises:
         UsageError: the file cannot be read, is no TOML, or has a setting of another name or type.
     """
+    settings = {name: value for name, value in _toml(path).items() if name != PARAMS}
+    return typed(f"job file {path}", settings, settings_of(JobConfig))
+
+
+def read_params(path: str) -> Params:
+    """The table `[set]` of a job file; otherwise as `read_job_file`."""
+    found = _toml(path).get(PARAMS, {})
+    try:
+        return params_of(found)
+    except UsageError as error:
+        raise UsageError(f"job file {path}: {error}") from error
+
+
+def _toml(path: str) -> dict[str, Any]:
     if not path:
         return {}
     try:
-        settings = tomllib.loads(Path(path).read_text())
+        return tomllib.loads(Path(path).read_text())
     except OSError as error:
         raise UsageError(f"job file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"job file {path} is not TOML: {error}") from error
-    known = {setting.name: str(setting.type) for setting in settings_of(JobConfig)}
-    readers = {setting.name: setting.metadata["reads"] for setting in settings_of(JobConfig)}
-    for name, value in list(settings.items()):
-        if name not in known:
-            hint = suggestion(name, known) or f"; known are {', '.join(known)}"
-            raise UsageError(f"job file {path}: unknown setting '{name}'{hint}")
-        wanted = TYPES[known[name]]
-        if readers[name] and isinstance(value, str):
-            try:
-                settings[name] = readers[name](value)
-            except UsageError as error:
-                raise UsageError(f"job file {path}: {error}") from error
-            continue
-        if wanted is int and isinstance(value, float) and value.is_integer():  # as 1e4
-            settings[name] = value = int(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
-            got = json.dumps(value, default=str)
-            raise UsageError(f"job file {path}: {name} must be {NAMED[wanted]}, got {got}")
+
+
+def job_settings(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the job: those of the job file, over them those given.
+
+    Raises:
+        UsageError: as read_job_file.
+    """
+    settings = {**resolved(read_job_file(path)), **given}
+    require_one_mode(settings)
+    if settings.get("checkpoint_dir"):
+        require_path("--checkpoint-dir", settings["checkpoint_dir"])
     return settings
+
+
+def worker_settings(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a worker: the parameters of the job file, over them the settings given.
+
+    Raises:
+        UsageError: as read_job_file.
+    """
+    params = {**dict(read_params(path)), **dict(given.get(PARAMS, ()))}
+    return {**given, PARAMS: tuple(params.items())} if params else {**given}
+
+
+def typed(source: str, settings: Mapping[str, Any], fields: Iterable[Field[Any]]) -> dict[str, Any]:
+    """The settings, each of which is one of the fields, and has its type.  source: where they stand, for messages.
+
+    Raises:
+        UsageError: one has another name or type.
+    """
+    known = {field.name: field for field in fields}
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in known:
+            hint = OF_THE_MODEL.get(name) or suggestion(name, known) or f"; known are {', '.join(known)}"
+            raise UsageError(f"{source}: unknown setting '{name}'{hint}")
+        wanted, reads = TYPES[str(known[name].type)], known[name].metadata["reads"]
+        try:
+            if wanted is tuple:
+                found[name] = params_of(value)
+            elif reads and isinstance(value, str):
+                found[name] = reads(value)
+            elif wanted is int and isinstance(value, float) and value.is_integer():  # as 1e4
+                found[name] = int(value)
+            elif isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
+                raise UsageError(f"{name} must be {NAMED[wanted]}, got {json.dumps(value, default=str)}")
+            else:
+                found[name] = value
+        except UsageError as error:
+            raise UsageError(f"{source}: {error}") from error
+    return found
 
 
 def resolved(settings: dict[str, Any]) -> dict[str, Any]:

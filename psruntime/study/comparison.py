@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,6 @@ from psruntime.errors import UsageError
 from psruntime.observe.records import Record, standing
 
 POINTS = 60  # of a curve, at most
-_HELD_OUT = re.compile(r"held out, at global step \d+: (.+)")
-_METRIC = re.compile(r"(\S+) (\S+?)(?:, |$)")
 
 Point = tuple[float, float]
 
@@ -51,6 +49,12 @@ class Training:
     @property
     def mean_staleness(self) -> float:
         return sum(staleness * share for staleness, share in self.staleness.items())
+
+
+def best_of(trainings: Sequence[Training]) -> Training | None:
+    """The training that ended with the least held-out loss; None if none has it."""
+    measured = [each for each in trainings if math.isfinite(each.held_out.get("loss", math.nan))]
+    return min(measured, key=lambda each: each.held_out["loss"], default=None)
 
 
 def training_of(name: str, records: Sequence[Record], held_out: Mapping[str, float]) -> Training:
@@ -92,12 +96,6 @@ def curve(points: Iterable[Point]) -> list[Point]:
     each = -(-len(ordered) // POINTS) or 1
     parts = [ordered[i : i + each] for i in range(0, len(ordered), each)]
     return [(median(x for x, _ in part), median(y for _, y in part)) for part in parts]
-
-
-def held_out_of(log: str) -> dict[str, float]:
-    """The metrics that a worker logged at the end; none if it measured nothing."""
-    found = _HELD_OUT.findall(log)
-    return {name: float(value) for name, value in _METRIC.findall(found[-1])} if found else {}
 
 
 BINS = (0, 1, 2, 3, 4, 8, 16, 32)  # versions at which a bar of the histogram begins

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from psruntime.commands import compare
-from psruntime.commands.compare import modes_of, slow_of
+from psruntime.commands.compare import grid_of, modes_of, slow_of, with_params
 from psruntime.errors import UsageError
+from psruntime.study.comparison import Training
 
 
 def test_modes_with_bounds_and_further_flags() -> None:
@@ -134,6 +135,51 @@ def test_every_mode_has_as_many_batches() -> None:
     assert steps == {"async": 1002, "bounded 2": 1002, "sync": 251, "async:602,sync": 702}
     (own,) = modes_of("sync --train-steps 7")
     assert compare._settings_of(own, arguments)["train_steps"] == 7
+
+
+def test_a_grid_has_a_job_for_each_combination() -> None:
+    grid = grid_of(["lr=0.1,1e-3", "hidden=6", 'by="a,b",c,""'])
+    assert len(grid) == 6 and grid[0] == (("lr", 0.1), ("hidden", 6), ("by", "a,b"))
+    assert {dict(params)["by"] for params in grid} == {"a,b", "c", ""}
+    assert [with_params("async", params, grid) for params in grid][:2] == ["async lr=0.1 by=a,b", "async lr=0.1 by=c"]
+    assert grid_of([]) == [()] and with_params("sync", (), [()]) == "sync"
+    (one,) = grid_of(["lr=0.1"])
+    assert with_params("sync", one, [one]) == "sync"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lr"], "--set must be NAME=VALUE, as lr=0.1, got 'lr'"),
+        (["lr=1,2,1"], "--set lr: a value is given twice"),
+        (["lr=1", "lr=2"], "--set lr: the name is given twice"),
+    ],
+)
+def test_a_wrong_grid_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main([f"--set={word}" for word in words]) == 2
+    assert capsys.readouterr() == ("", f"psruntime compare: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "names"), [(1, ["async lr=0.1", "async lr=9", "async lr=0.3"]), (130, ["async lr=0.1", "async lr=9"])]
+)
+def test_a_job_of_a_grid_that_fails_does_not_end_it_and_one_that_is_interrupted_does(
+    code: int, names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("bokeh")
+    trained: list[str] = []
+
+    def train(name: str, *_: Any) -> Training | int:
+        trained.append(name)
+        loss = float(name.partition("lr=")[2])
+        return code if loss == 9 else Training(name, 1, 1.0, 1, 0, [], [], {}, {}, {"loss": loss})
+
+    monkeypatch.setattr(compare, "_train", train)
+    monkeypatch.setattr(compare, "page_of", lambda *_: "")
+    monkeypatch.setattr(compare, "find_model", lambda _: None)
+    assert compare.main(["--set=lr=0.1,9,0.3", f"--out={tmp_path}/page.html"]) == code
+    assert trained == names
+    assert ("best by held-out loss: async lr=0.1\n" in capsys.readouterr().out) == (code == 1)
 
 
 def test_a_slow_worker_alone_is_told_so(tmp_path: Path) -> None:

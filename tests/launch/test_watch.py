@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from psruntime.launch.children import announced
-from psruntime.launch.watch import ENDED_EARLY, NOTHING_TO_TRAIN, WHY, _readable
-from psruntime.observe.log import JSON_LOG, TEXT_LOG, Log
+from psruntime.launch.watch import ENDED_EARLY, NOTHING_TO_TRAIN, WHY, _readable, held_out_of
+from psruntime.observe.log import JSON_LOG, TEXT_LOG, Exact, Log
 
 REASON = 'operation "loss" failed; already at global step 20 of 20 (--train-steps): nothing to train'
 
@@ -36,6 +37,19 @@ def test_a_reason_in_json_is_shown_as_text_without_its_traceback() -> None:
 @pytest.mark.parametrize("line", ["READY ps 0 127.0.0.1:1", "2 error", "[]", '{"event": "error"}', ""])
 def test_any_other_line_is_shown_as_it_is(line: str) -> None:
     assert _readable(line) == line
+
+
+@pytest.mark.parametrize("form", [TEXT_LOG, JSON_LOG])
+def test_the_metrics_of_the_end_have_all_their_digits(form: str, tmp_path: Path) -> None:
+    metrics = {"loss": 0.1 + 0.2, "recall at 5/0": 1e-17, "a=b": float("inf"), "none": float("nan"), "auc": 1.0}
+    with (tmp_path / "worker-1.log").open("w") as file:
+        log = Log("worker", 1, form, file.fileno())
+        for values in ({"loss": 9.0}, metrics):
+            log("evaluation", global_step=1001, **{name: Exact(value) for name, value in values.items()})
+        log("exit", code=0)
+    found = held_out_of("READY worker 1\n" + (tmp_path / "worker-1.log").read_text())
+    assert repr(found) == repr(metrics)
+    assert held_out_of("nothing") == {}
 
 
 @pytest.mark.parametrize("form", [TEXT_LOG, JSON_LOG])

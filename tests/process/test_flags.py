@@ -178,9 +178,13 @@ def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (("--train-steps=inf",), "argument --train-steps: must be a whole number, got 'inf'; --help lists the flags"),
         (("--lease=ten",), "argument --lease: must be a number, got 'ten'; --help lists the flags"),
         (("ps0:2222",), "unrecognized argument ps0:2222; write --coordinator ps0:2222; --help lists the flags"),
-        (
-            ("--lr=0.1",),
-            "unrecognized argument --lr; the model says it, as learning_rate of its ModelSpec; --help lists the flags",
+        *(
+            (
+                (flag, "0.1"),
+                f"unrecognized argument {flag}; the model says it, as learning_rate of its ModelSpec, which may be a "
+                "parameter of --set, as --set lr=0.1; --help lists the flags",
+            )
+            for flag in ("--lr", "--learning-rate", "--learning_rate")
         ),
     ],
 )

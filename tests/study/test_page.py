@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
 
 from psruntime.errors import UsageError
 from psruntime.observe.records import Record
-from psruntime.study.comparison import CHARTS, POINTS, Training, curve, held_out_of, page_of, rows_of, training_of
+from psruntime.study.comparison import CHARTS, POINTS, Training, best_of, curve, page_of, rows_of, training_of
 
 BEGAN = 1.8e9
 
@@ -66,10 +67,14 @@ def test_a_curve_has_few_points_and_no_peak_of_a_single_update() -> None:
     assert curve([(1.0, 2.0)]) == [(1.0, 2.0)] and curve([]) == []
 
 
-def test_the_metrics_of_a_log() -> None:
-    log = "READY worker 0\nheld out, at global step 1001: loss 0.0609, accuracy 0.9833\n"
-    assert held_out_of(log) == {"loss": 0.0609, "accuracy": 0.9833}
-    assert held_out_of("nothing") == {}
+def test_the_best_has_the_least_held_out_loss() -> None:
+    trainings = [
+        training_of(name, [record(0, 1, 0)], {} if loss is None else {"loss": loss, "accuracy": 1 - index})
+        for index, (name, loss) in enumerate({"a": math.nan, "b": 0.5, "c": 0.25, "d": None, "e": 0.75}.items())
+    ]
+    best = best_of(trainings)
+    assert best and best.name == "c"
+    assert best_of([trainings[0], trainings[3]]) is None
 
 
 def test_the_table_has_a_row_for_each_mode_and_a_column_for_each_metric() -> None:

@@ -61,7 +61,7 @@ FLAGS_ELSEWHERE = {  # of Slurm, systemd, useradd and TensorBoard
 
 
 def _run(argv: list[str]) -> int:
-    with patch.multiple(run, run_job=lambda *_: 0, find_model=lambda _: None, _log_folder=Path):
+    with patch.multiple(run, run_job=lambda *_: 0, find_model=lambda _: None, log_folder=Path):
         return run.main(argv)
 
 

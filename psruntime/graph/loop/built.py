@@ -18,6 +18,7 @@ from psruntime.config import JobConfig
 from psruntime.config.job import as_started_so, as_trained_alone
 from psruntime.config.process import ProcessConfig, WorkerConfig
 from psruntime.config.schedule import LOCAL
+from psruntime.config.settings import param_words
 from psruntime.core.plan.plan import make_plan, report
 from psruntime.graph.base.server import gpu_count, limit_gpus
 from psruntime.graph.base.summary_writer import SummaryWriter
@@ -78,7 +79,7 @@ class Built:
         self.owner = self._folder_owner()
 
         self.gpu_limits = _limited_gpus(worker)
-        self._model = slowed(load_model(worker.model), worker.slowdown)
+        self._model = slowed(load_model(worker.model, worker.set), worker.slowdown)
         self.towers = find_towers(worker.device_names, max(1, len(self.gpu_limits)))
         minibatches, shares = job.local_steps * self.towers.count, job.has_shares
         self.inputs = InputStream(self._model, self._context(TRAIN), minibatches, self.data_errors(), shares)
@@ -99,7 +100,9 @@ class Built:
                 require_metric("keep_best", job.best_metric.name, self.of_checkpoints.names)  # 4
         self.tensors = report(self._plan, minibatches, job.top_k is not None).tensors
         log_plan(self.train, job.plan == "packed", log)
-        self.recorder = Recorder(worker.record, where.index, job, log) if worker.record else None
+        self.recorder = (
+            Recorder(worker.record, where.index, job, log, " ".join(param_words(worker.set))) if worker.record else None
+        )
         if self.recorder:
             at_exit.callback(self.recorder.close)
 

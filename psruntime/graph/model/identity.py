@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config.settings import value_text
 from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, SPEAKS, TENSORFLOW, ModelIdentity
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
@@ -37,7 +38,8 @@ def identity_of(
     aggregations: Mapping[str, str] | None = None,
 ) -> ModelIdentity:
     """The identity of the ModelSpec with mode "train".  constraints, aggregations: of variables, by name."""
-    facts = [*versions(), *(fact for rule in rules_of(spec, f"model_fn of {model.name}") for fact in _of_rule(rule))]
+    facts = [*versions(), *((f"--set {name}", value_text(value)) for name, value in model.params)]
+    facts += [fact for rule in rules_of(spec, f"model_fn of {model.name}") for fact in _of_rule(rule)]
     facts += [(name, repr(float(limit))) for name, limit in _limits(spec) if limit is not None]
     facts += [(name, "given") for name in ("examples", "updates") if getattr(spec, name) is not None]
     facts += [(f"constraint of {name}", _described(each)) for name, each in sorted((constraints or {}).items())]

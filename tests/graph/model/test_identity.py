@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config.settings import Value
 from psruntime.core.plan.identity import ModelIdentity, differences
 from psruntime.graph.model.identity import identity_of
 from psruntime.model import Model, ModelSpec
@@ -50,6 +51,23 @@ def test_what_differs_is_named_with_both_values(said: str) -> None:
 def test_the_same_model_has_the_same_identity_each_time_that_it_is_built() -> None:
     for settings in ({}, *DIFFERENT.values()):
         assert identity(**settings) == identity(**settings)
+
+
+def test_the_first_difference_of_parameters_is_named_by_its_flag() -> None:
+    def with_params(*params: tuple[str, Value]) -> ModelIdentity:
+        with tf1.Graph().as_default():
+            spec = ModelSpec(tf1.constant(0.0), RMSPROP, dict(params).get("lr", 0.01))
+            return identity_of(spec, Model("m", lambda context: None, lambda *batch: spec, params=params))
+
+    job = with_params(("lr", 0.1), ("hidden", 6))
+    for params, said in (
+        ([("hidden", 6), ("lr", 0.1)], None),
+        ([("lr", 0.3), ("hidden", 6)], "--set lr: 0.3, where the job has 0.1"),
+        ([("lr", 0.1), ("hidden", "6")], '--set hidden: "6", where the job has 6'),
+        ([("lr", 0.1)], "--set hidden: none, where the job has 6"),
+        ([("lr", 0.1), ("hidden", 6), ("deep", True)], "--set deep: true, where the job has none"),
+    ):
+        assert next(differences(with_params(*params), job, "the job"), None) == said
 
 
 def test_functions_are_not_told_apart() -> None:
