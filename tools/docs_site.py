@@ -29,6 +29,8 @@ PUBLIC = (
     "model.ModelSpec",
     "model.Context",
     "classic.training_session.MonitoredTrainingSession",
+    "launch.python_job.train",
+    "launch.python_job.Result",
     "launch.tf_config.cluster_task",
     "optimizers.LazyAdam",
     "optimizers.RowwiseAdagrad",

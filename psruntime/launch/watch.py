@@ -54,9 +54,9 @@ class Progress:
 
     def _start(self) -> None:
         self._of_run = self._first.backoff.restarts
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE if self._show else None
-        )
+        # A notebook's kernel has FORCE_COLOR set: the child would take the pipe for a terminal.
+        output, environment = (subprocess.PIPE, {**os.environ, "FORCE_COLOR": ""}) if self._show else (None, None)
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=output, env=environment)
         if self._process.stdout:
             os.set_blocking(self._process.stdout.fileno(), False)
 

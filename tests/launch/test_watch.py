@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from psruntime.launch.children import announced
-from psruntime.launch.watch import ENDED_EARLY, NOTHING_TO_TRAIN, WHY, _readable, held_out_of
+from psruntime.launch.watch import ENDED_EARLY, NOTHING_TO_TRAIN, WHY, Progress, _readable, held_out_of
 from psruntime.observe.log import JSON_LOG, TEXT_LOG, Exact, Log
 
 REASON = 'operation "loss" failed; already at global step 20 of 20 (--train-steps): nothing to train'
@@ -70,3 +73,13 @@ def test_that_a_process_is_ready_is_found(form: str) -> None:
 def test_why_a_job_has_ended_early_is_found(form: str) -> None:
     why = "mae got no better in 2 checkpoints: best was 0.5000 at global step 40; ended early, at global step 90"
     assert (found := ENDED_EARLY.search(written(form, "phase", why))) and found[0] == why
+
+
+def test_the_lines_of_the_progress_are_shown_also_the_last_ones() -> None:
+    shown: list[str] = []
+    first: Any = SimpleNamespace(backoff=SimpleNamespace(restarts=0), coordinator="")
+    progress = Progress(first, ("platform",), shown.append)  # a module that prints a line and ends
+    progress._process.wait(60)
+    progress.update()
+    progress.end()
+    assert shown == [platform.platform()]
