@@ -13,9 +13,10 @@ from psruntime.config import JobConfig
 from psruntime.core.accounting.accounts import LIMIT, LIMIT_PER_WORKER, RefusedPushes
 from psruntime.core.coordinator.answers import job_status
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Assignment, PsStats, WorkerBeat, WorkerStats
+from psruntime.core.members.messages import Assignment, FailedSaves, PsStats, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.recovery.recovery import lost_work, obstacle
+from psruntime.observe.render import saves_fail
 from psruntime.rpc.worker.worker_facts import WorkerFacts
 from tests.core.coordinator.test_after_a_restart import Job
 from tests.core.coordinator.test_scenarios import act_out
@@ -107,6 +108,7 @@ SAID: dict[str, Callable[[Callable[[float], None]], str]] = {
     "the chief sees another checkpoint folder, or none": relieved,
     "no worker sees it": nobody_sees_the_checkpoint,
     "all ps lost their variables, and there is no checkpoint": lambda _: lost_work(120, "why", "what"),
+    "the disk is full for a checkpoint": lambda _: saves_fail(FailedSaves(3, "No space left on device")),
     "a worker reaches the coordinator and not a ps": no_session,
     "a loss or a gradient is not finite": not_finite,
     "nothing is applied for long": nothing_applied,

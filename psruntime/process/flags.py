@@ -99,7 +99,7 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """The help of the most used flags, or of all if `shows_all`."""
         every, used = self._action_groups, [self._positionals, self._headings[MOST_USED]]
-        hides = any(group._group_actions for group in every if group not in used)
+        hides = any(a.help != argparse.SUPPRESS for group in every if group not in used for a in group._group_actions)
         self._help_all.help = "show all flags, by subject, and end" if hides else argparse.SUPPRESS
         order = ("help", "help_all", *self._first)
         self._headings[MOST_USED]._group_actions.sort(key=lambda a: order.index(a.dest) if a.dest in order else 99)

@@ -96,7 +96,7 @@ def test_a_module_goes_by_its_name_and_is_found_where_this_process_finds_it(
             {"learning_rate": 5},
             "psruntime.train: unknown setting 'learning_rate'; the model says it, as learning_rate of",
         ),
-        ({"train_steps": "x"}, "psruntime.train: train_steps must be of type int, got 'x'"),
+        ({"train_steps": "x"}, 'psruntime.train: train_steps must be a whole number, got "x"'),
         ({"train_steps": 0}, "train_steps must be at least 1, got 0"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"mode": "fast"}, "mode must be one of async, bounded, sync, got 'fast'"),

@@ -14,7 +14,7 @@ import pytest
 from psruntime.config.process import SecurityConfig
 from psruntime.errors import EXIT_DONE
 from psruntime.launch.children import crashed
-from psruntime.process.flags import read_job_file
+from psruntime.process.job_file import read_job_file
 from tests.support.command_lines import complaint
 from tests.support.docs import ROOT
 
