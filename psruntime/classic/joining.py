@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from psruntime.classic.arguments import StockArguments
 from psruntime.classic.counting import StepCounting
@@ -113,7 +114,7 @@ def join_script(
             raise UsageError(f"index must be an integer, got {place.index!r}")
         if place.ps_arguments and not place.colocate_ps:
             raise UsageError("ps_arguments is for a ps that this script starts: give colocate_ps=True, or leave it out")
-        if stock.config is not None and not isinstance(stock.config, tf1.ConfigProto):
+        if stock.config is not None and not isinstance(stock.config, ConfigProto):
             raise UsageError(f"config must be a tf.ConfigProto, got {type(stock.config).__name__}")
         found = place_of_script(place.coordinator, place.index, place.host, place.colocate_ps)
         timeout_s = place.connect_timeout_s

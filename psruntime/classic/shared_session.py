@@ -171,7 +171,9 @@ class SharedSession:
 
 
 def is_closed(error: Exception) -> bool:
-    """Whether a run failed because another thread has closed its session."""
+    """Whether a run failed because another thread has closed its session: in Python, or at its server."""
+    if isinstance(error, tf1.errors.FailedPreconditionError):
+        return "Session is closed" in error.message
     return isinstance(error, RuntimeError) and "closed Session" in str(error)
 
 

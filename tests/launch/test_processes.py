@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from psruntime import ps, run, worker
@@ -59,7 +61,9 @@ def test_a_local_rank_is_refused_where_each_worker_has_its_own(capsys: pytest.Ca
     assert not [word for spec in job("--workers=2").others("a:7") for word in spec.arguments if "rank" in word]
 
 
-def test_the_programs_accept_what_they_are_given() -> None:
+def test_the_programs_accept_what_they_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-d").mkdir()
     local = job("--data-dir=-d", "--keep-best=accuracy", "--checkpoint-dir=a b", "--token-file=t")
     for spec in [local.first("a:0"), *local.others("a:7")]:
         program, *argv = spec.arguments
