@@ -7,7 +7,6 @@ TensorFlow's hooks and checkpoints count by it too.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -46,7 +45,6 @@ class StepCounting:
 
     def __init__(self, graph: Any, given: Any = None) -> None:
         self._graph = graph
-        self._lock = threading.Lock()
         operation = _global_step_of(graph, given)
         self.name: str = operation.name
         variable = _variable_of(graph, operation)

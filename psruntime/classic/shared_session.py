@@ -95,8 +95,9 @@ class SharedSession:
 
     def close(self) -> None:
         """Ends the queue runners and closes the session.  Raises the error of a queue runner, if one had any."""
-        self._closed = True
-        opened, self._opened = self._opened, None
+        with self._changing:
+            self._closed = True
+            opened, self._opened = self._opened, None
         if opened is None:
             return
         opened.coord.request_stop()
@@ -138,12 +139,19 @@ class SharedSession:
         if (opened := self._opened) is not None:
             return opened
         with self._opening:
-            while self._opened is None:
+            while True:
+                if (opened := self._opened) is not None:
+                    return opened
                 if self._closed:
                     raise RuntimeError("the session is closed")
                 with suppress(*LOST_SESSION):
-                    self._opened = self._open()
-            return self._opened
+                    opened = self._open()
+                    with self._changing:
+                        if not self._closed:
+                            self._opened = opened
+                            return opened
+                    opened.coord.request_stop()
+                    _close(opened.session)
 
     def _open(self) -> Opened:
         with self._graph.as_default():

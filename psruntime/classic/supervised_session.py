@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -28,6 +30,7 @@ class SupervisedSession(tf1.Session):  # type: ignore[misc]
         self._default_graph_context_manager: Any = None  # as tf.Session enters and leaves them
         self._default_session_context_manager: Any = None
         self._closed = self._is_exiting = False
+        self._closing = threading.Lock()
         atexit.register(self._exit)
 
     def __del__(self) -> None:
@@ -61,10 +64,12 @@ class SupervisedSession(tf1.Session):  # type: ignore[misc]
 
         def call(*values: Any) -> Any:
             def of(session: Any) -> Any:
-                if session not in made:
+                made_now = made.get(session)
+                if made_now is None:
+                    made_now = session.make_callable(fetches, feed_list)
                     made.clear()
-                    made[session] = session.make_callable(fetches, feed_list)
-                return made[session](*values)
+                    made[session] = made_now
+                return made_now(*values)
 
             return self._monitored.with_raw(of)
 
@@ -97,15 +102,18 @@ class SupervisedSession(tf1.Session):  # type: ignore[misc]
 
     def close(self) -> None:
         """Waits for the other workers, then leaves the job.  May be repeated."""
-        if not self._closed:
-            self._closed = True
+        if self._is_first_to_leave():
             self._monitored.close()
 
     def fail(self, error: BaseException) -> None:
         """Leaves the job because of an error: at once, and without holding the others up."""
-        if not self._closed:
-            self._closed = True
+        if self._is_first_to_leave():
             self._monitored.__exit__(type(error), error, error.__traceback__)
+
+    def _is_first_to_leave(self) -> bool:
+        with self._closing:
+            is_first, self._closed = not self._closed, True
+        return is_first
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -119,7 +127,7 @@ class SupervisedSession(tf1.Session):  # type: ignore[misc]
             self.fail(value)
 
     def _exit(self) -> None:
-        """The script ends, and has not closed this."""
+        """The script ends, and has not closed this.  Python passes over what an exit function raises."""
         if self._is_exiting or self._closed:
             return
         self._is_exiting = True
@@ -129,7 +137,13 @@ class SupervisedSession(tf1.Session):  # type: ignore[misc]
                 self.close()
             else:
                 self.fail(error)
-        except SystemExit as ending:  # which Python passes over now
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            os._exit(int(ending.code or 0))
+        except SystemExit as ending:
+            code = int(ending.code or 0)
+        except BaseException:  # noqa: BLE001 - as that of a last checkpoint, by which the script has failed
+            traceback.print_exc()
+            code = 1
+        else:
+            return
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(code)

@@ -98,6 +98,6 @@ def _write(texts: Mapping[str, str], folder: Path) -> None:
         raise UsageError(f"{there[0]} is there already, and nothing is written over; choose another name")
     for file, text in texts.items():
         try:
-            (folder / file).write_text(text)
+            (folder / file).write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{file} cannot be written: {error.strerror}") from error

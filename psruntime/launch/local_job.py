@@ -13,6 +13,7 @@ from psruntime.errors import UsageError
 from psruntime.launch.children import END_S, LauncherConfig, LocalJob
 from psruntime.launch.watch import Patience
 from psruntime.observe.records import PARQUET, require_parquet
+from psruntime.process import job_file
 
 TRAIN_STEPS = 2000  # a model has no end of its own, but by --epochs
 LINGER_S = 0.0  # every process of the job was started here: there are no latecomers to wait for
@@ -31,9 +32,10 @@ def local_job(
     end = {} if "epochs" in job else {"train_steps": TRAIN_STEPS}
     settings = {**end, "linger_s": LINGER_S, "min_workers": launcher.workers, **job}
     checked = JobConfig(**settings)
-    record = WorkerConfig(**worker).record
-    if record.endswith(PARQUET):
-        require_parquet(record)
+    of_worker = WorkerConfig(**worker)
+    job_file.require_there(of_worker.data_dir)
+    if of_worker.record.endswith(PARQUET):
+        require_parquet(of_worker.record)
     local = LocalJob(launcher, checked.ps, settings, worker, security, insecure)
     return local, Patience(checked.drain_timeout_s + END_S, checked.stop_grace_s + END_S)
 

@@ -90,11 +90,13 @@ def train(model: str | ModuleType, ps: int = 1, workers: int = 2, **settings: An
                 job, logs, patience, path=[made, *(each or os.getcwd() for each in sys.path)], show=_shown()
             )
     _raise_unless_done(end)
-    step = DONE.findall((logs / "ps-0.log").read_text(errors="replace"))[-1]
-    of_workers = [(logs / f"worker-{index}.log").read_text(errors="replace") for index in range(workers)]
+    steps = DONE.findall((logs / "ps-0.log").read_text(errors="replace"))
+    if not steps:
+        raise JobFailedError(f"{logs}/ps-0.log lacks the end of the job; is the disk full?")
+    of_workers = [(logs / f"worker-{index}.log").read_text(errors="replace") for index in range(job.launcher.workers)]
     folder, records = job.job.get("checkpoint_dir"), worker.get("record")
     return Result(
-        int(step), held_out_of("\n".join(of_workers)), _newest(folder) if folder else None,
+        int(steps[-1]), held_out_of("\n".join(of_workers)), _newest(folder) if folder else None,
         os.path.abspath(records) if records else None,
     )  # fmt: skip
 
@@ -116,7 +118,7 @@ def _plain(value: Any) -> Any:
     """A path as text, a number of NumPy as one of Python."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    return value.item() if hasattr(value, "item") else value
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def _require_no_worker() -> None:

@@ -76,7 +76,9 @@ REASON = re.compile(r'(?: error| crash) .*?\breason="((?:[^"\\]|\\.)*)"')
 EVALUATION = re.compile(r'^\S+ worker \d+ evaluation (.+)$|^(\{.*"event": "evaluation".*\})$', re.MULTILINE)
 VALUE = re.compile(r"(.+?)=(-?(?:[0-9][0-9.e+-]*|inf|nan))(?: |$)")  # of a metric in the form of text
 NO_METRICS = ("time", "role", "index", "event", "global_step")
-NOTHING_TO_TRAIN = re.compile(r"already at global step \d+ of \d+ [^\"]*")  # in the log of ps 0
+NOTHING_TO_TRAIN = re.compile(  # in the log of ps 0
+    r"already at global step \d+ of \d+ [^\"]*|epoch \d+ of \d+ \(--epochs\) was done already[^\"]*"
+)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ def read_table(files: Sequence[Path]) -> Table:
     """
     delimiter = _delimiter(files[0])
     first = next(_records(files[0], delimiter, 0))
+    if not any(first):
+        raise UsageError(f"{files[0]}, line 1: the line is empty; a file begins with a header or a record")
     head = list(islice(_records(files[0], delimiter, len(first)), LOOKED_AT))
     header = has_header(head)
     rows: list[list[str]] = []

@@ -47,6 +47,7 @@ class _ListFlags(argparse.Action):
     """Writes a line for each flag, with its choices and its help, for `psruntime completion`; ends."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser.format_help()  # which decides whether there is a --help-all
         for action in parser._actions:
             if action.help != argparse.SUPPRESS:
                 choices = re.fullmatch(r"\{(.*)\}", str(action.metavar or ""))
@@ -323,14 +324,8 @@ def worker_config(arguments: argparse.Namespace) -> WorkerConfig:
         UsageError: a value is out of range, or --data-dir names a folder of this machine that is not there.
     """
     worker = WorkerConfig(**worker_settings(arguments))
-    require_there(worker.data_dir)
+    job_file.require_there(worker.data_dir)
     return worker
-
-
-def require_there(data_dir: str) -> None:
-    """Raises UsageError if this is a path of this machine, not an address as `gs://...`, and nothing is there."""
-    if data_dir and "://" not in data_dir and not os.path.exists(data_dir):
-        raise UsageError(f"--data-dir {data_dir} is not there: no such file or folder on this machine")
 
 
 def worker_settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def _toml(path: str) -> dict[str, Any]:
     if not path:
         return {}
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"job file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -81,6 +81,12 @@ def worker_settings(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     params = {**dict(read_params(path)), **dict(given.get(PARAMS, ()))}
     return {**given, PARAMS: tuple(params.items())} if params else {**given}
+
+
+def require_there(data_dir: str) -> None:
+    """Raises UsageError if this is a path of this machine, not an address as `gs://...`, and nothing is there."""
+    if data_dir and "://" not in data_dir and not Path(data_dir).exists():
+        raise UsageError(f"--data-dir {data_dir} is not there: no such file or folder on this machine")
 
 
 def typed(source: str, settings: Mapping[str, Any], fields: Iterable[Field[Any]]) -> dict[str, Any]:

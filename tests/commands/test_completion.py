@@ -37,7 +37,7 @@ def offered(*words: str) -> set[str]:
         (("psruntime", "run", "--ps", "2", "--mode", "b"), {"bounded"}),
         (("psruntime", "run", "--mode", "sync", "--mod"), {"--mode", "--model"}),
         (("psruntime", "status", "--w"), {"--watch"}),
-        (("psruntime", "init", "--"), {"--help", "--help-all", "--from", "--label"}),
+        (("psruntime", "init", "--"), {"--help", "--from", "--label"}),
         (("psruntime", "nothing", "--"), set()),
     ],
 )

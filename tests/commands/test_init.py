@@ -59,7 +59,7 @@ def test_a_bad_name_is_one_line(folder: Path, name: str, said: str, capsys: pyte
 def test_a_folder_that_cannot_be_written_is_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "write_text", refuse)

@@ -53,14 +53,14 @@ def test_the_settings_are_those_of_run(ends: SimpleNamespace, tmp_path: Path) ->
     (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-52"\n')
     result = psruntime.train(
         "json", ps=2, workers=3, train_steps=np.int64(50), checkpoint_dir=folder, mode="sync", keep_best=None,
-        job=file, lease_s=5, data_dir="d", record=tmp_path / "r.jsonl",
+        job=file, lease_s=5, data_dir=tmp_path, record=tmp_path / "r.jsonl",
     )  # fmt: skip
     local = ends.jobs[0].job
     assert local.job == {
         "train_steps": 50, "linger_s": 0.0, "min_workers": 3, "save_steps": 7, "lease_s": 5, "ps": 2, "mode": "sync",
         "checkpoint_dir": str(folder),
     }  # fmt: skip
-    assert local.worker == {"model": "json", "data_dir": "d", "record": str(tmp_path / "r.jsonl")}
+    assert local.worker == {"model": "json", "data_dir": str(tmp_path), "record": str(tmp_path / "r.jsonl")}
     assert (result.global_step, result.checkpoint) == (52, f"{folder}/model.ckpt-52")
     assert result.records == str(tmp_path / "r.jsonl")
     assert result.metrics["loss"] == 0.12345678901234567 and np.isnan(result.metrics["recall at 5/0"])
@@ -97,7 +97,9 @@ def test_a_module_goes_by_its_name_and_is_found_where_this_process_finds_it(
             "psruntime.train: unknown setting 'learning_rate'; the model says it, as learning_rate of",
         ),
         ({"train_steps": "x"}, 'psruntime.train: train_steps must be a whole number, got "x"'),
+        ({"train_steps": np.arange(2)}, "psruntime.train: train_steps must be a whole number, got "),
         ({"train_steps": 0}, "train_steps must be at least 1, got 0"),
+        ({"data_dir": "/no/such"}, "--data-dir /no/such is not there: no such file or folder on this machine"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"mode": "fast"}, "mode must be one of async, bounded, sync, got 'fast'"),
         ({"mode": "bounded", "bound": "auto"}, "psruntime.train: bound must be a whole number or auto:LOW-HIGH"),

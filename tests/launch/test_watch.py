@@ -59,6 +59,8 @@ def test_the_metrics_of_the_end_have_all_their_digits(form: str, tmp_path: Path)
 def test_that_nothing_is_left_to_train_is_found(form: str) -> None:
     found = NOTHING_TO_TRAIN.search(written(form, "phase"))
     assert found and found[0] == REASON.partition("; ")[2]
+    epochs = "epoch 3 of 3 (--epochs) was done already, at global step 9: nothing to train; raise --epochs to go on"
+    assert (found := NOTHING_TO_TRAIN.search(written(form, "phase", epochs))) and found[0] == epochs
 
 
 @pytest.mark.parametrize("form", [TEXT_LOG, JSON_LOG])

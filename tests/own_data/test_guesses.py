@@ -102,6 +102,7 @@ REFUSED = {  # what is said -> the text of the file
     "a.csv is empty": "",
     "a.csv, line 4: 3 fields, where the first record has 2; correct it": 'a,b\n"1\n",2\n1,2,3\n',
     "a.csv, line 3: the line is empty; correct it": "a,b\n1,2\n\n3,4\n",
+    "a.csv, line 1: the line is empty; a file begins with a header or a record": "\na,b\n1,2\n",
     "a.csv, line 2: a quote within a field that is not quoted": 'a,b\n5" pipe,2\n3,4\n',
     "has no column that can be a label; name one": "a,b\n" + "x,y\n" * 20,
     "has no column from which b can be predicted": "a,b\n" + "".join(f"x,{n % 2}\n" for n in N),

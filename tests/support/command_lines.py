@@ -31,7 +31,7 @@ from psruntime.commands import (
 )
 from psruntime.config.process import SecurityConfig
 from psruntime.errors import UnreachableError
-from psruntime.process import flags
+from psruntime.process import job_file
 from psruntime.rpc.wire.credentials import Security
 from tests.support.docs import ROOT, flags_in, flags_of_script
 
@@ -251,7 +251,7 @@ def _nothing_runs() -> Iterator[io.StringIO]:
     """ps, worker and evaluator end where their work would begin; what they say is collected."""
     output = io.StringIO()
     quiet = {"run": lambda *_: 0, "Log": lambda *_: None, "load_security": _load_nothing}
-    with ExitStack() as stack, redirect_stderr(output), patch.multiple(flags, require_there=lambda _: None):
+    with ExitStack() as stack, redirect_stderr(output), patch.multiple(job_file, require_there=lambda _: None):
         for program in (ps, worker, evaluator):
             stack.enter_context(patch.multiple(program, **quiet))
         yield output

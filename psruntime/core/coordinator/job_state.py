@@ -250,8 +250,10 @@ class JobState:
             self.past = self.past.saved(beat.saved_step)
             self.chief_progress.saved(beat.saved_step)
         if worker.index == self.chief:
-            self.failed_saves = beat.failed_saves
-            if self.held_out.last is None or beat.held_out != before.held_out:  # else it was before another was chief
+            # What has not changed may be from before another was chief.
+            if beat.failed_saves != before.failed_saves:
+                self.failed_saves = beat.failed_saves
+            if self.held_out.last is None or beat.held_out != before.held_out:
                 self.held_out = beat.held_out
         self.early_stop = self.early_stop or beat.early_stop
 

@@ -11,7 +11,7 @@ from psruntime.core.accounting.accounts import account_facts
 from psruntime.core.coordinator import lifecycle, steered
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.messages import LeaveKind
+from psruntime.core.members.messages import FailedSaves, LeaveKind
 from psruntime.core.members.view import MOVES, Phase, View, listed
 
 
@@ -176,6 +176,8 @@ def _void_the_view_without_its_ps(state: JobState) -> None:
 
 def _choose_the_chief(state: JobState) -> None:
     before, state.chief = state.chief, lifecycle.next_chief(state)
+    if state.chief != before:
+        state.failed_saves = FailedSaves()
     if state.chief not in (None, before):
         state.note("chief", worker=state.chief)
         state.sync.rounds.revision += 1  # this chief closes what the one before should have closed

@@ -248,7 +248,7 @@ def test_no_step_starts_further_ahead_than_the_bound() -> None:
     run_state_machine_as_test(
         BoundedMachine,
         settings=settings(
-            max_examples=examples(150),
+            max_examples=examples(500),
             stateful_step_count=40,
             deadline=None,
             derandomize=True,

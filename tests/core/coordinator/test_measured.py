@@ -57,6 +57,17 @@ def test_a_coordinator_that_knows_nothing_takes_what_the_chief_measured_before_i
     assert job_status(job.core.state, job.now_s).held_out == LAST
 
 
+def test_what_failed_while_another_was_chief_is_not_of_now() -> None:
+    job = training()
+    beat(job, 1, failed_saves=FULL)
+    job.die((Role.WORKER, 0))
+    beat(job, 1)
+    assert job.core.state.chief == 1 and job_status(job.core.state, job.now_s).failed_saves == FailedSaves()
+    assert save(job, "a") is Outcome.PENDING
+    beat(job, 1, failed_saves=replace(FULL, count=2))
+    assert job.core.control_reply("a").outcome is Outcome.GIVEN_UP
+
+
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_an_early_stop_is_an_end_in_order(mode: str) -> None:
     job = training(mode)
