@@ -1,4 +1,4 @@
-"""The session of now, which all threads of a script share.  One that is lost is replaced once, whoever finds it lost.
+"""The session of now, which all threads of a script share.  The first thread that finds it lost replaces it.
 
 It is in place of what TensorFlow's MonitoredSession has within it, which is for one thread: there each thread that
 finds a session lost closes the session that another one has opened meanwhile.

@@ -44,7 +44,7 @@ class Supervisor:
             checkpoint has its number in any case.
         save_summaries_secs: As in TensorFlow, in seconds.
         save_model_secs: As in TensorFlow, in seconds.
-        recovery_wait_secs: Accepted and without effect: nobody waits longer than for the others.
+        recovery_wait_secs: Accepted and without effect: a worker waits for the others alone.
         stop_grace_secs: As in TensorFlow, in seconds.
         checkpoint_basename: As in TensorFlow.
         session_manager: None only.

@@ -103,6 +103,11 @@ def value_text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
+def plain(value: Any) -> Any:
+    """A number of NumPy as one of Python; anything else as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
 def params_of(given: Any) -> Params:
     """The parameters of a mapping, as a job file or a caller gives it.
 
@@ -113,7 +118,7 @@ def params_of(given: Any) -> Params:
         raise UsageError(f"set must have names with values, got {given!r}")
     params = []
     for name, value in given.items():
-        value = value.item() if hasattr(value, "item") else value  # a number of NumPy
+        value = plain(value)
         if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(value, Value):
             raise UsageError(f"set must have names with a number, true, false or text each, got {name!r}: {value!r}")
         params.append((name, value))

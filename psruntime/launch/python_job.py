@@ -17,7 +17,7 @@ from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.config.process import SecurityConfig, WorkerConfig
-from psruntime.config.settings import settings_of
+from psruntime.config.settings import plain, settings_of
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, JobFailedError, JobStoppedError, UsageError
 from psruntime.launch.children import LauncherConfig
 from psruntime.launch.local_job import local_job, log_folder
@@ -115,10 +115,7 @@ def _found(model: str | ModuleType, folder: Path) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A path as text, a number of NumPy as one of Python."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return value.item() if getattr(value, "ndim", None) == 0 else value
+    return os.fspath(value) if isinstance(value, os.PathLike) else plain(value)
 
 
 def _require_no_worker() -> None:

@@ -108,6 +108,7 @@ def test_a_module_goes_by_its_name_and_is_found_where_this_process_finds_it(
         ({"job": "/no.toml"}, "job file /no.toml cannot be read"),
         ({"log_dir": "/proc/x"}, "--log-dir /proc/x cannot be made"),
         ({"set": {"p": [1]}}, "psruntime.train: set must have names"),
+        ({"set": {"p": np.arange(2)}}, "psruntime.train: set must have names"),
     ],
     ids=str,
 )

@@ -100,12 +100,11 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             if self._writing and not self._writing[1].is_alive():
                 self._finish()
             global_step = self._view.global_step
-            is_whole = global_step - self._whole_at >= self._save_steps
-            if self._is_due(global_step, is_whole) and self._is_chief():
+            if self._is_due(global_step) and self._is_chief():
                 if self._writing:
                     self._note_late(*self._writing)
                 else:
-                    self._begin(run_context.session, global_step, is_whole)
+                    self._begin(run_context.session, global_step)
 
     def on_pause(self, session: Session) -> None:
         """Makes a checkpoint that is due or wanted while no step runs."""
@@ -113,17 +112,14 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._checkpoints.owner.require()
         if self._writing and not self._writing[1].is_alive():
             self._finish()
-        seen = self._view.global_step
-        is_seen_due = self._is_due(seen, seen - self._whole_at >= self._save_steps)
-        if self._writing or not ((self._is_wanted() or is_seen_due) and self._is_chief()):
+        if self._writing or not ((self._is_wanted() or self._is_due(self._view.global_step)) and self._is_chief()):
             return
         try:
             global_step = self._step_there(session)  # other workers may have stepped after this one's last step
         except LOST_SESSION:
             return  # the next step finds the session lost, too
-        is_whole = global_step - self._whole_at >= self._save_steps
-        if self._is_due(global_step, is_whole):
-            self._begin(session, global_step, is_whole)
+        if self._is_due(global_step):
+            self._begin(session, global_step)
 
     def end(self, session: Session) -> None:  # noqa: ARG002
         self._finish()
@@ -140,20 +136,25 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _step_there(self, session: Session) -> int:
         return int(session.run(self._graph.read_step))
 
-    def _is_due(self, global_step: int, is_whole: bool) -> bool:
-        """Whether a checkpoint is due.  is_whole: whether there were as many steps as between two whole ones."""
+    def _is_whole_due(self, global_step: int) -> bool:
+        """Whether there were as many steps as between two whole ones."""
+        return global_step - self._whole_at >= self._save_steps
+
+    def _is_due(self, global_step: int) -> bool:
+        """Whether a checkpoint is due, whole or a delta."""
         trained = global_step - self._saved_at
         now_s = time.monotonic()
         wanted = self._is_wanted() and now_s - self._failed_s >= FAILED_S
         soon = wanted or now_s - self._saved_s >= self._save_secs
-        by_steps = is_whole or 0 < self._delta_every <= trained
+        by_steps = self._is_whole_due(global_step) or 0 < self._delta_every <= trained
         if self._again_at is not None:
             by_steps = global_step >= self._again_at
         return by_steps or (trained > 0 and soon)
 
-    def _begin(self, session: Session, global_step: int, is_whole: bool) -> None:
+    def _begin(self, session: Session, global_step: int) -> None:
         """Copies, and starts to write.  The step is done and counted, so no error here may make MonitoredSession repeat
         it."""
+        is_whole = self._is_whole_due(global_step)
         self._before = self._saved_at, self._whole_at
         self._tried_at = self._saved_at = global_step
         self._whole_at = global_step if is_whole else self._whole_at
