@@ -210,7 +210,7 @@ def require_parquet(path: str) -> Any:
 
 
 WRITE_S = 0.5
-CLOSE_S = 2.0  # for the last write to the disk, when the process ends
+CLOSE_S = 10.0  # for the last write to the disk, when the process ends; a busy machine alone may need seconds
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for each call
 ROW_GROUP = 50_000  # records of a Parquet file that are in memory at a time
 
@@ -272,7 +272,7 @@ class Recorder:
         self._closed.set()
         self._writer.join(CLOSE_S)
         if self._writer.is_alive():
-            self._log("record_failed", path=self._lines, reason=f"the disk took nothing for {CLOSE_S:g} s")
+            self._log("record_failed", path=self._lines, reason=f"the writes did not end within {CLOSE_S:g} s")
             return
         self._out.close()
         if self._lost:
