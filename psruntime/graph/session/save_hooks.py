@@ -18,11 +18,11 @@ from psruntime.graph.base.errors import LOST_SESSION, Background, await_end
 from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
 from psruntime.graph.recovery.replicas import Replicas
+from psruntime.graph.session.save_schedule import SaveSchedule
 from psruntime.graph.session.session import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # for a write, or sending, to end after its session was lost; a disk may hang
-FAILED_S = 5.0  # after a failure, until a checkpoint that the control plane wants is tried again
 AGAIN_S = 60.0  # between two lines of the log that report that checkpoints fail
 LATE_S = 10.0  # a write that takes longer, while the next one is due, is worth a line in the log
 
@@ -53,10 +53,11 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._graph = run.graph
         self.closing = run.graph.closing
         self._checkpoints = checkpoints
-        self._save_steps = run.job.whole_every
-        self._save_secs = run.job.save_secs or math.inf
-        self._delta_every = run.job.delta_every if checkpoints.has_deltas else 0
-        if run.job.delta_every and not self._delta_every:
+        self._has_deltas = run.job.delta_every > 0 and checkpoints.has_deltas
+        delta_every = run.job.delta_every if self._has_deltas else 0
+        save_secs = run.job.save_secs or math.inf
+        self._schedule = SaveSchedule(run.job.whole_every, delta_every, save_secs, time.monotonic())
+        if run.job.delta_every and not self._has_deltas:
             reason = "the touched rows of no table can be saved by themselves, so every checkpoint is whole"
             run.log("no_deltas", reason=reason)
         self._is_chief = run.control_plane.is_chief
@@ -70,25 +71,15 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._retry_s = run.job.drain_timeout_s / 2
         self._observers = run.observers
         self._log = run.log
-        self._saved_at = 0  # global step of the latest
-        self._whole_at = 0  # of the latest that was no delta
-        self._before = (0, 0)  # both, before the latest that was tried
-        self._tried_at = 0  # when that was
-        self._again_at: int | None = None  # when the next is due, after one that failed
-        self._saved_s = time.monotonic()
-        self._failed_s = -math.inf  # when the latest failure was
         self._logged_s = -math.inf  # when the log had one, since a checkpoint was written
         self._writing: tuple[Copied, Background[Transferred]] | None = None
         self._reported_late = -1  # global step of the one that was logged as late
 
     def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
-        """The next one is due as if the sessions were one, so that short sessions do not delay checkpoints."""
         self._finish(ABANDON_S)
         global_step = self._step_there(session)
         newest, whole = self._checkpoints.newest_step(), self._checkpoints.newest_step(whole=True)
-        self._again_at = None
-        self._saved_at = global_step if newest is None or newest > global_step else newest
-        self._whole_at = global_step if whole is None or whole > global_step else whole
+        self._schedule.entered(global_step, newest, whole)
 
     def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002
         if self._checkpoints.owner:
@@ -112,7 +103,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._checkpoints.owner.require()
         if self._writing and not self._writing[1].is_alive():
             self._finish()
-        if self._writing or not ((self._is_wanted() or self._is_due(self._view.global_step)) and self._is_chief()):
+        is_wanted = self._is_wanted() or self._is_due(self._view.global_step)
+        if self._writing or not (is_wanted and self._is_chief()):
             return
         try:
             global_step = self._step_there(session)  # other workers may have stepped after this one's last step
@@ -136,29 +128,13 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _step_there(self, session: Session) -> int:
         return int(session.run(self._graph.read_step))
 
-    def _is_whole_due(self, global_step: int) -> bool:
-        """Whether there were as many steps as between two whole ones."""
-        return global_step - self._whole_at >= self._save_steps
-
     def _is_due(self, global_step: int) -> bool:
-        """Whether a checkpoint is due, whole or a delta."""
-        trained = global_step - self._saved_at
-        now_s = time.monotonic()
-        wanted = self._is_wanted() and now_s - self._failed_s >= FAILED_S
-        soon = wanted or now_s - self._saved_s >= self._save_secs
-        by_steps = self._is_whole_due(global_step) or 0 < self._delta_every <= trained
-        if self._again_at is not None:
-            by_steps = global_step >= self._again_at
-        return by_steps or (trained > 0 and soon)
+        return self._schedule.is_due(global_step, self._is_wanted(), time.monotonic())
 
     def _begin(self, session: Session, global_step: int) -> None:
         """Copies, and starts to write.  The step is done and counted, so no error here may make MonitoredSession repeat
         it."""
-        is_whole = self._is_whole_due(global_step)
-        self._before = self._saved_at, self._whole_at
-        self._tried_at = self._saved_at = global_step
-        self._whole_at = global_step if is_whole else self._whole_at
-        self._saved_s, self._again_at = time.monotonic(), None
+        is_whole = self._schedule.tried(global_step, time.monotonic())
         self._report_saves(True)
         try:
             self._require_chief(session)
@@ -190,7 +166,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         A delta is written before it, unless there is one: it saves the updates sooner than the whole one.
         """
         until_s = time.monotonic() + self._retry_s
-        only_touched = self._delta_every > 0 and self._checkpoints.newest_step() != self._step_there(session)
+        only_touched = self._has_deltas and self._checkpoints.newest_step() != self._step_there(session)
         while True:
             self._require_chief(session)
             try:
@@ -221,8 +197,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         with self._reporting_failures():
             copied = self._checkpoints.copy(session, only_touched, is_paused, self._position())
         if copied:
-            self._saved_at = copied.global_step
-            self._whole_at = self._whole_at if copied.whole else copied.global_step
+            self._schedule.copied(copied.global_step, is_whole=not copied.whole)
         return copied
 
     @contextmanager
@@ -265,13 +240,11 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._observers.on_saved(moved.path, copied.global_step)
 
     def _failed(self, reason: str, is_whole: bool = True) -> None:
-        self._failed_s = now_s = time.monotonic()
+        now_s = time.monotonic()
+        self._schedule.failed(is_whole, now_s)
         if now_s - self._logged_s >= AGAIN_S:
             self._log("checkpoint_failed", reason=reason)
             self._logged_s = now_s
-        self._saved_at, self._whole_at = self._before
-        steps = self._delta_every if self._delta_every and not is_whole else self._save_steps
-        self._again_at = self._tried_at + max(1, steps // 10)
 
 
 class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
