@@ -148,7 +148,7 @@ class Worker(SimulatedMember):
         await self.join()
         beating = asyncio.create_task(self.keep())
         assert self.answer is not None
-        while self.answer.instructions.phase is not Phase.TRAINING or not self.answer.instructions.fenced_in:
+        while self.answer.instructions.phase is not Phase.TRAINING or not self.answer.instructions.admitted_by_ps:
             await asyncio.sleep(0.05)
         await self.beat(WorkerBeat(), 0.0)  # as a real one before it opens its session
         assert self.job.settings.bound is not None

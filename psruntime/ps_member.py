@@ -11,11 +11,11 @@ from dataclasses import asdict, replace
 
 from psruntime.config.process import ProcessConfig
 from psruntime.core.accounting.accounts import ledger_facts
+from psruntime.core.members.departures import SessionCleanup
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, LeaveKind, PsBeat, PsStats
 from psruntime.core.members.view import Past
 from psruntime.core.plan.plan import make_plan
-from psruntime.core.recovery.recovery import SessionCleanup
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
 from psruntime.graph.base.environment import tensorflow_version
 from psruntime.graph.base.server import start_server

@@ -51,8 +51,8 @@ class Record:
         was lost.
     global_step: in mode async and bounded the global step that the worker read after its update, which may include
         updates of others: two records may have the same.  In mode sync the round, which leads to that step.
-    outcome: `applied`; `contributed` to a round; or why a ps refused it: `stale`, `fenced`, `repeated`, `not_finite`,
-        `void`, or `late` for its round; see docs/checkpoints.md.
+    outcome: `applied`; `contributed` to a round; `late` for its round; or the cause for which a ps refused it, a column
+        of the ledger; see docs/checkpoints.md.
     applied, dropped: buckets that applied it, and that did not.
     staleness: versions, the largest over the buckets that applied it; if none did, over those that refused it as stale.
         None: it was not measured.

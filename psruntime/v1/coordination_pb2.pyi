@@ -457,12 +457,12 @@ class Answer(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., instructions: _Optional[_Union[Instructions, _Mapping]] = ..., revision: _Optional[int] = ..., remark: _Optional[str] = ...) -> None: ...
 
 class Instructions(_message.Message):
-    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock", "report_every", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "pause_epoch", "pause_reason", "build", "build_number", "identity")
+    __slots__ = ("phase", "reason", "view", "chief", "admitted_by_ps", "close", "restore", "admitted", "fence_revision", "clock", "report_every", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "pause_epoch", "pause_reason", "build", "build_number", "identity")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
-    FENCED_IN_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_BY_PS_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -485,7 +485,7 @@ class Instructions(_message.Message):
     reason: str
     view: View
     chief: bool
-    fenced_in: bool
+    admitted_by_ps: bool
     close: bool
     restore: bool
     admitted: _containers.RepeatedCompositeFieldContainer[AdmittedWorker]
@@ -504,7 +504,7 @@ class Instructions(_message.Message):
     build: str
     build_number: int
     identity: ModelIdentity
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock: _Optional[int] = ..., report_every: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Overrides, _Mapping]] = ..., pause_epoch: _Optional[int] = ..., pause_reason: _Optional[str] = ..., build: _Optional[str] = ..., build_number: _Optional[int] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., admitted_by_ps: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock: _Optional[int] = ..., report_every: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Overrides, _Mapping]] = ..., pause_epoch: _Optional[int] = ..., pause_reason: _Optional[str] = ..., build: _Optional[str] = ..., build_number: _Optional[int] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
 
 class AdmittedWorker(_message.Message):
     __slots__ = ("index", "incarnation")

@@ -61,7 +61,7 @@ def _for_worker(state: JobState, worker: Member) -> Instructions:
         state.view,
         chief=is_chief,
         restore=is_chief and state.restore,
-        fenced_in=_is_fenced_in(state, worker),
+        admitted_by_ps=_is_admitted_by_ps(state, worker),
         close=is_chief and state.phase is Phase.DRAINING and all_stopped(state),
         clock=state.pace.entered_at(worker.incarnation),
         report_every_s=state.pace.report_every_s(worker),
@@ -78,9 +78,9 @@ def _for_worker(state: JobState, worker: Member) -> Instructions:
     )
 
 
-def _is_fenced_in(state: JobState, worker: Member) -> bool:
+def _is_admitted_by_ps(state: JobState, worker: Member) -> bool:
     written = (state.ps_beats.get(ps.incarnation, PsBeat()).fence_revision for ps in state.view.ps)
-    return state.fence.encloses(worker.incarnation, written)
+    return state.fence.is_admitted(worker.incarnation, written)
 
 
 SLOW_S = 1.0  # a round that waits for longer is worth a word

@@ -1,7 +1,7 @@
 """Who is no member: gone, expected back, or failing again and again while the job gets nowhere.
 
-A lost ps has `ps_timeout_s`.  A lost worker has a lease: so long it is not concluded from those that are left that all
-have stopped.  Nor right after the start: the workers of a coordinator that died come back one by one.
+A lost ps has `ps_timeout_s`.  A lost worker has as long as a lease: until then it is not concluded from the others
+that all have stopped.  Nor right after the start: the workers of a coordinator that died come back one by one.
 
 A member that leaves because the job is over is not kept: the phase shows that.
 """
@@ -179,3 +179,38 @@ class RepeatedFailures:
             return ""
         times = f"{self._counts[name]} times in {for_s:.0f} s"
         return f"{name} failed {times} at global step {self._step}, the last time: {self._reasons[name]}"
+
+
+KEPT_LEASES = 6  # after that the push of a process that stood still is not counted: it has no session to arrive in
+
+
+class SessionCleanup:
+    """Workers that are gone, as a ps sees it: for how long it keeps what belongs to them.
+
+    A worker that stood still may have a push under way, which is to be counted as fenced; one that was killed
+    leaves a session behind that costs memory.  So what is left of a worker stays for a while, and is cleared then.
+
+    Invariant: no worker in it is admitted.  Times are those of the caller, in seconds.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self._kept_s = KEPT_LEASES * lease_s
+        self._admitted: frozenset[int] = frozenset()
+        self._since_s: dict[int, float] = {}  # worker index -> when it was no longer admitted
+
+    def update(self, admitted: Collection[int], now_s: float) -> None:
+        """These worker indices are admitted now."""
+        for index in sorted(self._admitted.difference(admitted)):
+            self._since_s[index] = now_s
+        for index in admitted:
+            self._since_s.pop(index, None)
+        self._admitted = frozenset(admitted)
+
+    def take_overdue(self, now_s: float) -> int | None:
+        """The one that has been gone for longest, if its time is over; each once, and one at a time: to clear what is
+        left of it holds a heartbeat up."""
+        index = next(iter(self._since_s), None)
+        if index is None or now_s - self._since_s[index] < self._kept_s:
+            return None
+        del self._since_s[index]
+        return index

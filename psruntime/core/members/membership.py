@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 
 class JudgedClock:
-    """The time that the coordinator's callers bring, in seconds of their monotonic clock, without its own pauses.
+    """The time that the coordinator's callers bring, in seconds of their monotonic clock, without its standstills.
 
-    A pause is a stopped process or a suspended machine.
+    A standstill is a stopped process or a suspended machine.
     Law: judged time stands while the coordinator does not run; no time goes back.
 
     now_s: judged time, by which leases and limits end.
-    real_s: the same with all pauses, for ages, and for what other processes measure.
+    real_s: the same with all standstills, for ages, and for what other processes measure.
     """
 
     def __init__(self, now_s: float, longest_gap_s: float = math.inf) -> None:
-        """longest_gap_s: from one call of `advance` to the next; a longer one is a pause."""
+        """longest_gap_s: from one call of `advance` to the next; a longer one is a standstill."""
         self.now_s = self.real_s = now_s
         self._longest_gap_s = longest_gap_s
 

@@ -324,7 +324,7 @@ class Instructions:
     view: View
     chief: bool = False  # worker: it is the chief
     restore: bool = False  # chief: it goes back to the last checkpoint, even if the ps have newer values
-    fenced_in: bool = False  # worker: every ps of the view accepts its pushes
+    admitted_by_ps: bool = False  # worker: every ps of the view accepts its pushes
     close: bool = False  # chief: all others have stopped, the last checkpoint can be written
     admitted: tuple[tuple[int, Incarnation], ...] = ()  # ps: (worker index, incarnation), by index
     fence_revision: int = 0  # ps: of `admitted`

@@ -6,7 +6,7 @@ FORMING -> PREPARING -> TRAINING -> DRAINING -> DONE
 any of them -> FAILED, or STOPPED
 
 The table of admitted workers has a revision.  A ps writes the table of its instructions, and with it the settings in
-force, and reports its revision; a worker is fenced in when every ps of the view has written one that contains it.
+force, and reports its revision; a worker is admitted by the ps when each of the view has written one that contains it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Fence:
     """The workers whose pushes the ps accept, as a table with a revision.
 
     A ps writes the table of its instructions, and with it the settings in force, and reports its revision; a worker is
-    fenced in when every ps of the view has written one that contains it.
+    admitted by the ps when each of the view has written one that contains it.
 
     Invariant: `revision` grows with every change of the table."""
 
@@ -46,7 +46,7 @@ class Fence:
         self.revision += 1
         return self.revision
 
-    def encloses(self, incarnation: int, written: Iterable[int]) -> bool:
+    def is_admitted(self, incarnation: int, written: Iterable[int]) -> bool:
         """Whether ps that have written these revisions all accept the worker's pushes; False without any."""
         return min(written, default=-1) >= self._since[incarnation]
 

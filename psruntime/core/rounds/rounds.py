@@ -117,7 +117,7 @@ class Rounds:
         self._closer: tuple[tuple[int, int, int | None], int | None] | None = None  # for what it was looked up last
         self._contributions: dict[int, Pushed] = {}  # by incarnation
         # Complete, and closed by the contributions to the next; while IDLE, as far as it was when the view ended.
-        self._before: PastRound | None = None
+        self._previous: PastRound | None = None
         self._present: dict[int, int] = {}  # workers with a session on this view: incarnation -> worker index
         self._starved: dict[int, int] = {}  # incarnation -> the attempt since which it has had no batch
 
@@ -136,8 +136,8 @@ class Rounds:
         return self.state is not RoundState.IDLE
 
     @property
-    def closing(self) -> bool:
-        """Whether all members of the open round have contributed, so that the chief may be applying."""
+    def is_complete(self) -> bool:
+        """Whether all members of the open round have contributed, so that its closer may be applying it."""
         return self.state is RoundState.COMPLETE
 
     @property
@@ -148,7 +148,7 @@ class Rounds:
     @property
     def is_quiescent(self) -> bool:
         """Whether the open round is local and waits for members, so the variables do not change meanwhile."""
-        return self._local is not None and self.open and not self.closing
+        return self._local is not None and self.open and not self.is_complete
 
     @property
     def all_train_alone(self) -> bool:
@@ -164,14 +164,14 @@ class Rounds:
     def being_applied(self) -> bool:
         """Whether a worker may be applying a round now, or gets the action to."""
         all_starved = 0 < len(self._present) == len(self._starved)  # then no worker closes it with a contribution
-        return self.unsettled or (self.closing and (all_starved or not self._closes_on_the_way()))
+        return self.unsettled or (self.is_complete and (all_starved or not self._closed_by_contributions()))
 
     @property
     def contributed(self) -> set[int]:
         """Workers, by index, that have contributed to the open round while others have not."""
         everybody = {**self._present, **self._members}
         done = {index for incarnation, index in everybody.items() if incarnation in self._contributions}
-        return set() if self.closing else done
+        return set() if self.is_complete else done
 
     @property
     def missing(self) -> list[int]:
@@ -197,7 +197,7 @@ class Rounds:
         past = self._complete()
         is_held = past and past.round == global_step and past.attempt <= attempt
         self._forget()
-        self._before = None
+        self._previous = None
         self.attempt = max(self.attempt, attempt)
         self.global_step = global_step
         self._move(RoundEvent.BEGIN)
@@ -211,7 +211,7 @@ class Rounds:
     def end(self) -> None:
         """Stops the rounds: the view is void, or the job trains no more."""
         if self.active:
-            self._before = self._complete()
+            self._previous = self._complete()
             self._forget()
             self._move(RoundEvent.END)
             self._present, self._starved = {}, {}
@@ -270,7 +270,7 @@ class Rounds:
         self._contributions.setdefault(incarnation, contribution)
         past = self._settle()
         self._look()
-        self.revision += self.closing
+        self.revision += self.is_complete
         return past
 
     def close(self, closed: Applied) -> PastRound | None:
@@ -301,7 +301,7 @@ class Rounds:
         self._late += self._chosen.lose(incarnation)
         if incarnation not in self._members or incarnation in self._contributions:
             self._look()
-            self.revision += self.closing  # the round may be complete now, or another worker has to close it
+            self.revision += self.is_complete  # the round may be complete now, or another worker has to close it
             return []
         voided = sorted(self._members[inc] for inc in self._contributions)
         self._chosen.void()
@@ -324,9 +324,9 @@ class Rounds:
         if not able:
             return False
         if self.open:
-            if not self._closes_on_the_way():
+            if not self._closed_by_contributions():
                 return False
-            self._before = self._past(self.round)
+            self._previous = self._past(self.round)
             self._late += self._chosen.late
             self._measure_members()
         elif self.unsettled and self.local_end:
@@ -357,11 +357,11 @@ class Rounds:
 
     def is_closing(self, done: Applied | Broken) -> bool:
         """Whether the report is of the open attempt, which is closed by itself now."""
-        return self.closing and is_of(done, self.round, self.attempt)
+        return self.is_complete and is_of(done, self.round, self.attempt)
 
     def settles(self, done: Applied | Broken) -> bool:
         """Whether the report is of the attempt before, which is closed by the contributions to the open one."""
-        before = self._before
+        before = self._previous
         return self.active and before is not None and is_of(done, before.round, before.attempt)
 
     def tears(self, torn: Broken) -> bool:
@@ -373,8 +373,8 @@ class Rounds:
         if not self.active or incarnation not in self._present:
             return Action(ActionKind.NONE, reason="no rounds run in this view")
         kind, closes, reason = ActionKind.WAIT, None, ""
-        before = self._before.complete if self._before else None
-        if self.closing and self._present[incarnation] == self.closer(chief):
+        before = self._previous.complete if self._previous else None
+        if self.is_complete and self._present[incarnation] == self.closer(chief):
             kind, closes = ActionKind.APPLY, self._past(self.round).complete
         elif self.state is RoundState.UNAPPLIED and self._present[incarnation] == self.closer(chief):
             kind, closes = ActionKind.APPLY, before  # no worker has a batch with which to close it
@@ -392,7 +392,7 @@ class Rounds:
             what = "a worker to have a batch" if self._starved else "more workers to have a session"
             return f"round {self.round} waits for {what}"
         name = f"the local stage to global step {self._local}" if self._local else f"round {self.round}"
-        if self.closing:
+        if self.is_complete:
             closer = self.closer(chief)
             who = f"worker {closer}, the chief," if closer == chief else f"worker {closer}"
             return f"{name} waits for {who} to close it"
@@ -412,7 +412,7 @@ class Rounds:
         """COMPUTE or PUSH if this worker has a gradient to compute or push, else None."""
         if incarnation in self._members:
             return None if incarnation in self._contributions else ActionKind.PUSH
-        return ActionKind.COMPUTE if self._chosen.computes(incarnation) and not self.closing else None
+        return ActionKind.COMPUTE if self._chosen.computes(incarnation) and not self.is_complete else None
 
     def _measure_members(self) -> None:
         """Measures the speed of each member of the open round, which is complete."""
@@ -432,21 +432,21 @@ class Rounds:
 
     def _complete(self) -> PastRound | None:
         """The round that is complete and not known to be closed."""
-        return self._past(self.round) if self.closing else self._before
+        return self._past(self.round) if self.is_complete else self._previous
 
     def _forget(self) -> None:
         self._chosen, self._contributions, self._local = Chosen({}, 0), {}, None
 
-    def _closes_on_the_way(self) -> bool:
+    def _closed_by_contributions(self) -> bool:
         """Whether the open round is complete, and can be closed by the contributions to the next."""
         pushed = self._contributions.values()
         last = self.limit is not None and self.round >= self.limit
         opens = not (last or self._stays_closed or self._local or self.local_end)
-        return self.closing and opens and any(c.examples for c in pushed) and not any(c.apart for c in pushed)
+        return self.is_complete and opens and any(c.examples for c in pushed) and not any(c.apart for c in pushed)
 
     def _settle(self) -> PastRound | None:
         """Marks the round before as closed, and returns it."""
-        past, self._before = self._before, None
+        past, self._previous = self._previous, None
         if past:
             self._move(RoundEvent.SETTLE)
             self.global_step = past.global_step

@@ -5,9 +5,9 @@ Per bucket, made by the chief (`BucketStore`): the master, its version, its ledg
 worker, and a mutex that keeps an update's reads and writes together.
 The global step is kept like a bucket of its own on ps 0, whose master counts.
 
-A chief that prepares variables must not, once it was paused, overwrite what its successor prepared (`ChiefFence`).  The
-ps checks the admission when it writes: between a check of its own and its write a chief may be paused for minutes, and
-operations that it has started continue meanwhile.
+A chief that prepares variables must not, after a standstill, overwrite what its successor prepared (`ChiefFence`).
+The ps checks the admission when it writes: between a check of its own and its write a chief may stand still for
+minutes, and operations that it has started continue meanwhile.
 """
 
 from __future__ import annotations

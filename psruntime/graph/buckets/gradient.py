@@ -41,16 +41,16 @@ class Wire:
 
         A number beyond the range of float16 becomes infinite.
         """
-        return tf1.cast(tensor, self.dtype) if self.rounds(tensor) else tensor
+        return tf1.cast(tensor, self.dtype) if self.narrows(tensor) else tensor
 
     def saturated(self, gradient: Tensor) -> Tensor:
         """As `packed`, but a finite number beyond the range of float16 becomes its largest one."""
-        if self.dtype == tf1.float16 and self.rounds(gradient):
+        if self.dtype == tf1.float16 and self.narrows(gradient):
             within = tf1.clip_by_value(gradient, tf1.float16.min, tf1.float16.max)
             gradient = tf1.where(tf1.is_finite(gradient), within, gradient)
         return self.packed(gradient)
 
-    def rounds(self, tensor: Tensor) -> bool:
+    def narrows(self, tensor: Tensor) -> bool:
         """Whether it is sent in a less precise dtype."""
         return bool(tensor.dtype.base_dtype == tf1.float32 != self.dtype)
 

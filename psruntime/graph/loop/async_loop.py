@@ -61,7 +61,7 @@ class AsyncLoop:
         run: WorkerRun,
         creator: ViewSessionCreator,
         runner: StepRunner,
-        view: ViewHook,
+        view_hook: ViewHook,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
     ) -> None:
@@ -74,7 +74,7 @@ class AsyncLoop:
         self._data_errors = run.data_errors
         self._creator = creator
         self._runner = runner
-        self._view = view
+        self._view_hook = view_hook
         self._threads = _Threads(run.job.pipeline)
         self._on_step = on_step
         self._has_stopped = has_stopped
@@ -133,7 +133,9 @@ class AsyncLoop:
         self._waited_s += time.monotonic() - came_s
         if not may_step:
             return False
-        self._view.before_run(None)  # in a session that was lost nothing is begun: in the next one it is asked again
+        self._view_hook.before_run(
+            None
+        )  # in a session that was lost nothing is begun: in the next one it is asked again
         draws_s = time.time()
         batch = self._next_batch()
         if batch is None:
@@ -168,7 +170,7 @@ class AsyncLoop:
         feed = dict(zip(self._graph.model.batch, step.batch, strict=True))
         push_id = (self._index, assignment.incarnation, step.sequence, self._origin)
         feed[self._graph.request.fed] = self._graph.request.values(
-            push_id, self._view.global_step, is_chief=self._control_plane.is_chief()
+            push_id, self._view_hook.global_step, is_chief=self._control_plane.is_chief()
         )
         if (odd := self._graph.request.odd_rate) and self._stop_on_nan:
             raise JobFailedError(f"{odd}; it was not applied")

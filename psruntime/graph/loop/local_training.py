@@ -77,13 +77,13 @@ class LocalTraining:
             graph.graph, self._control, self._carried, _silent, partial(open_session, server, graph.graph),
             alone.initialise,
         )  # fmt: skip
-        view = ViewHook(own, self._creator, takes_copies=False)  # they are the worker's, and stay
+        view_hook = ViewHook(own, self._creator, takes_copies=False)  # they are the worker's, and stay
         self._users = [
-            StepsOnly(hook, graph.is_step, lambda: view.global_step, run.log) for hook in graph.model.spec.hooks
+            StepsOnly(hook, graph.is_step, lambda: view_hook.global_step, run.log) for hook in graph.model.spec.hooks
         ]
-        own_runner = StepRunner(graph, view, self._users)
-        self._hooks = [view, own_runner, *self._users]
-        self._steps = AsyncLoop(own, self._creator, own_runner, view, self._stepped, lambda: self.has_stopped)
+        own_runner = StepRunner(graph, view_hook, self._users)
+        self._hooks = [view_hook, own_runner, *self._users]
+        self._steps = AsyncLoop(own, self._creator, own_runner, view_hook, self._stepped, lambda: self.has_stopped)
 
     @property
     def has_stopped(self) -> bool:

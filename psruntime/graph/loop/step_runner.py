@@ -45,7 +45,7 @@ class _Calls(NamedTuple):
 
     session: Session
     step: Callable[..., dict[str, Any]]
-    rounds: dict[str, Callable[..., Any]]
+    round_calls: dict[str, Callable[..., Any]]
 
 
 class Started(NamedTuple):
@@ -58,19 +58,19 @@ class Started(NamedTuple):
 class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
     """Runs steps, with `hooks` around them, the view's first.  It is a hook of the session itself, to know it."""
 
-    def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[tf1.train.SessionRunHook]) -> None:
+    def __init__(self, graph: TrainGraph, view_hook: ViewHook, hooks: Sequence[tf1.train.SessionRunHook]) -> None:
         self._step = graph.step
         self._rounds = graph.rounds
         self._fed = graph.fed
-        self._view = view
-        self._hooks = [view, *hooks]
+        self._view_hook = view_hook
+        self._hooks = [view_hook, *hooks]
         self._pausing = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
         self._newest: _Calls | None = None
 
     @property
     def global_step(self) -> int:
         """As this worker last saw it."""
-        return self._view.global_step
+        return self._view_hook.global_step
 
     def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
         rounds = self._rounds.runs if self._rounds else {}
@@ -109,7 +109,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def on_pause(self, global_step: int = 0) -> None:
         """No step comes for a while, in the session that is open.  global_step: that is known for certain."""
-        self._view.raise_global_step(global_step)
+        self._view_hook.raise_global_step(global_step)
         for hook in self._pausing:
             hook.on_pause(self.session)
 
@@ -120,8 +120,8 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         Raises:
             AbortedError: the view was replaced.
         """
-        self._view.before_run(None)
-        return self._calls.rounds[name]
+        self._view_hook.before_run(None)
+        return self._calls.round_calls[name]
 
     def finish(self, started: Started, ran: Ran) -> dict[str, Any]:
         """Calls the hooks after a step; returns what it fetched.
@@ -131,9 +131,9 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         """
         fetched, context = ran.fetched, started.context
         if context.session is not self.session:
-            fetched = {**fetched, "global_step": min(int(fetched["global_step"]), self._view.global_step)}
+            fetched = {**fetched, "global_step": min(int(fetched["global_step"]), self._view_hook.global_step)}
             context = tf1.train.SessionRunContext(context.original_args, self.session)
-        self._view.saw(int(fetched["global_step"]))
+        self._view_hook.saw(int(fetched["global_step"]))
         options = ran.options or tf1.RunOptions()
         metadata = ran.metadata or tf1.RunMetadata()
         for hook in self._hooks:

@@ -159,23 +159,23 @@ class TrainingLoop:
             graph.graph, run.control_plane, built.preparation, run.log,
             partial(built.sessions.open, server, self._is_left), built.initialise, graph.rounds is not None,
         )  # fmt: skip
-        view = ViewHook(run, self._creator)
+        view_hook = ViewHook(run, self._creator)
 
         self._users = [
-            StepsOnly(hook, graph.is_step, lambda: view.global_step, run.log) for hook in graph.model.spec.hooks
+            StepsOnly(hook, graph.is_step, lambda: view_hook.global_step, run.log) for hook in graph.model.spec.hooks
         ]
-        self._summaries, self._trace = SummaryHook(run, view), TraceHook(run, view)
-        replicas = [ReplicaHook(run, built.replicas, view)] if built.replicas else []
-        self._checkpoints = CheckpointHook(run, built.checkpoints, view)
+        self._summaries, self._trace = SummaryHook(run, view_hook), TraceHook(run, view_hook)
+        replicas = [ReplicaHook(run, built.replicas, view_hook)] if built.replicas else []
+        self._checkpoints = CheckpointHook(run, built.checkpoints, view_hook)
         hooks = [*self._users, self._summaries, self._trace, *replicas, self._checkpoints]
-        runner = StepRunner(graph, view, hooks)
-        self._hooks = [view, runner, *hooks]
+        runner = StepRunner(graph, view_hook, hooks)
+        self._hooks = [view_hook, runner, *hooks]
         run.control_plane.while_paused(runner.on_pause)
 
         self._local = LocalTraining(run, built, alone, server, runner) if alone and graph.rounds else None
         self._steps: AsyncLoop | RoundLoop
         if graph.rounds is None:
-            self._steps = AsyncLoop(run, self._creator, runner, view, self._on_step, self._has_stopped)
+            self._steps = AsyncLoop(run, self._creator, runner, view_hook, self._on_step, self._has_stopped)
         else:
             local = LocalRounds(self._local, run.inputs) if self._local else None
             self._steps = RoundLoop(run, self._creator, runner, self._on_step, self._has_stopped, local)

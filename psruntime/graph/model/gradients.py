@@ -26,7 +26,7 @@ from psruntime.graph.base.graphs import Copy, Subgraph
 from psruntime.graph.base.server import gpu_count, why_no_gpu, worker_device
 from psruntime.graph.base.types import DType, Op, Tensor
 from psruntime.graph.buckets.gradient import BucketGradient, summed, summing
-from psruntime.graph.embedding.group_lookups import take_products
+from psruntime.graph.embedding.segment_products import take_products
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import PulledModel
 

@@ -70,7 +70,7 @@ def packed_gradient(wire: Wire, name: str, gradient: BucketGradient, finite: Ten
     """
     with tf1.device(worker_device(index)):
         values = gradient.values
-        if not wire.feedback or gradient.indices is not None or not wire.rounds(values):
+        if not wire.feedback or gradient.indices is not None or not wire.narrows(values):
             return gradient.with_values(wire.saturated(values))
         residue = worker_variable(f"residue/{name}", values.shape, values.dtype, lasting=True)
         before = residue.read_value()

@@ -141,16 +141,16 @@ class RoundStore:
     def variables(self) -> list[Variable]:
         return [*self.sum.variables, self.scale, self.state]
 
-    def add(self, gradient: BucketGradient, scale: Tensor, accepted: Tensor, fresh: Tensor) -> Tensor:
+    def add(self, gradient: BucketGradient, scale: Tensor, accepted: Tensor, is_new: Tensor) -> Tensor:
         """Adds the gradient to the sum, if it is accepted and its scale is above 0.
 
         Returns the scale of the sum, a tensor that is there once the gradient was added.
 
-        fresh: bool [], whether the gradient begins a new sum.  The sum has the scale of the first gradient in it:
+        is_new: bool [], whether the gradient begins a new sum.  The sum has the scale of the first gradient in it:
         gradients of the same scale are added as they are.
         """
         stored = self.scale.read_value()
-        before = tf1.where(fresh, tf1.zeros_like(stored), stored)
+        before = tf1.where(is_new, tf1.zeros_like(stored), stored)
         is_first = tf1.equal(before, 0)
         counts = tf1.logical_and(accepted, scale > 0)
         live = gradient_if(counts, gradient)
@@ -187,7 +187,7 @@ class RoundStore:
 
 
 def contribute(
-    rounds: RoundStore,
+    round_store: RoundStore,
     control: PsControl,
     request: ReceivedPush,
     gradient: BucketGradient,
@@ -207,20 +207,22 @@ def contribute(
         int64 [3], as BucketOutcome: PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket has
         applied, after the close if there was one; the contributions in the sum before this one.
     """
-    store, push, attempt = rounds.store, request.push, request.push.sequence
+    store, push, attempt = round_store.store, request.push, request.push.sequence
     numbers = control.numbers
-    gradient = copied_to_ps(store, gradient, rounds.sum.dtype)
+    gradient = copied_to_ps(store, gradient, round_store.sum.dtype)
 
     def add() -> tuple[Tensor, list[Op]]:
-        stored, ledger = rounds.state.read_value(), store.ledger.read_value()
+        stored, ledger = round_store.state.read_value(), store.ledger.read_value()
         state, last_push = BucketRound(*tf1.unstack(stored)), read_push(store, push)
-        counted = tf1.where(push.finite, numbers(PENDING), numbers(NOT_FINITE))
-        verdict = refusal(control, push, last_push, tf1.where(state.voids(attempt), numbers(VOID), counted))
-        accepted = tf1.equal(verdict, counted)
-        fresh = state.begins(attempt)
-        begins = tf1.logical_and(accepted, fresh)
-        begins_sum = tf1.logical_or(fresh, request.scale > 0) if replaces else fresh
-        scale = rounds.scale.assign(rounds.add(gradient, request.scale, accepted, begins_sum), read_value=False)
+        taken = tf1.where(push.finite, numbers(PENDING), numbers(NOT_FINITE))
+        verdict = refusal(control, push, last_push, tf1.where(state.voids(attempt), numbers(VOID), taken))
+        accepted = tf1.equal(verdict, taken)
+        is_new = state.begins(attempt)
+        begins = tf1.logical_and(accepted, is_new)
+        begins_sum = tf1.logical_or(is_new, request.scale > 0) if replaces else is_new
+        scale = round_store.scale.assign(
+            round_store.add(gradient, request.scale, accepted, begins_sum), read_value=False
+        )
         with tf1.control_dependencies([scale]):  # so that the state never counts a sum whose scale is not known
             before = tf1.where(begins, numbers(0), state.count)
             now = tf1.stack(state._replace(attempt=attempt, count=before + numbers(1)))
@@ -228,7 +230,7 @@ def contribute(
             given_up = pending * numbers.moved(PENDING, VOID)
             entries = ledger + given_up + numbers.one(RECEIVED) + numbers.one_at(verdict)
             last = [
-                rounds.state.assign(tf1.where(accepted, now, stored), read_value=False),
+                round_store.state.assign(tf1.where(accepted, now, stored), read_value=False),
                 store.ledger.assign(entries, read_value=False),
                 record_push(store, control, push, last_push, accepted),
             ]
@@ -241,7 +243,7 @@ def contribute(
 
 
 def close(
-    rounds: RoundStore,
+    round_store: RoundStore,
     control: PsControl,
     closing: ReceivedPush,
     update: Update,
@@ -256,19 +258,19 @@ def close(
     Returns:
         (round state, int64 [ROUND_STATE_SIZE] after it; an operation that has run by then).
     """
-    store, attempt, numbers = rounds.store, closing.push.sequence, control.numbers
+    store, attempt, numbers = round_store.store, closing.push.sequence, control.numbers
 
     def decide_and_update() -> tuple[Tensor, list[Op]]:
-        stored, ledger = rounds.state.read_value(), store.ledger.read_value()
+        stored, ledger = round_store.state.read_value(), store.ledger.read_value()
         state, pending = BucketRound(*tf1.unstack(stored)), tf1.unstack(ledger)[PENDING]
         refused = tf1.logical_or(state.began(attempt), is_fenced(control, closing.push))
         ready = tf1.logical_and(state.is_complete(attempt, closing.members, tf1.equal), tf1.logical_not(refused))
         anything = tf1.logical_and(pending > numbers(0), closing.factor > numbers(0, tf1.float64))
         applied = tf1.logical_and(ready, anything)
         intent = state._replace(attempt=attempt, count=closing.members, intent=attempt)
-        begun = rounds.state.assign(tf1.where(ready, tf1.stack(intent), stored), read_value=False)
+        begun = round_store.state.assign(tf1.where(ready, tf1.stack(intent), stored), read_value=False)
         with tf1.control_dependencies([begun]):
-            updated = update(gradient_if(applied, rounds.sum.read() if gradient is None else gradient))
+            updated = update(gradient_if(applied, round_store.sum.read() if gradient is None else gradient))
         after = tf1.where(ready, tf1.stack(intent._replace(applied=attempt)), stored)
         with tf1.control_dependencies([begun, settled(applied, [updated])]):  # `settled` does not wait if not applied
             fate = tf1.where(applied, numbers.moved(PENDING, APPLIED), numbers.moved(PENDING, NOT_FINITE))
@@ -276,7 +278,7 @@ def close(
             last = [
                 store.version.assign_add(tf1.cast(applied, tf1.int64), read_value=False),
                 store.ledger.assign(ledger + moved, read_value=False),
-                rounds.state.assign(after, read_value=False),
+                round_store.state.assign(after, read_value=False),
             ]
         return after, last
 

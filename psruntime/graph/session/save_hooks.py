@@ -49,7 +49,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     The position in the data shards is read before the copy, so that all shards that are done by then are in the copy.
     """
 
-    def __init__(self, run: WorkerRun, checkpoints: Checkpoints, view: ViewHook) -> None:
+    def __init__(self, run: WorkerRun, checkpoints: Checkpoints, view_hook: ViewHook) -> None:
         self._graph = run.graph
         self.closing = run.graph.closing
         self._checkpoints = checkpoints
@@ -62,7 +62,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             run.log("no_deltas", reason=reason)
         self._is_chief = run.control_plane.is_chief
         self._is_wanted = run.control_plane.wants_checkpoint
-        self._view = view
+        self._view_hook = view_hook
         self._position = run.control_plane.shards.position if run.inputs.shards else lambda: None
         self._back_off = run.control_plane.back_off
         self._report_saves = run.control_plane.saves
@@ -90,7 +90,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         elif self._graph.is_step(run_context):
             if self._writing and not self._writing[1].is_alive():
                 self._finish()
-            global_step = self._view.global_step
+            global_step = self._view_hook.global_step
             if self._is_due(global_step) and self._is_chief():
                 if self._writing:
                     self._note_late(*self._writing)
@@ -103,7 +103,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._checkpoints.owner.require()
         if self._writing and not self._writing[1].is_alive():
             self._finish()
-        is_wanted = self._is_wanted() or self._is_due(self._view.global_step)
+        is_wanted = self._is_wanted() or self._is_due(self._view_hook.global_step)
         if self._writing or not (is_wanted and self._is_chief()):
             return
         try:
@@ -187,10 +187,10 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 self._back_off("the last checkpoint cannot be written")
 
     def _require_chief(self, session: Session) -> None:
-        self._graph.fence.require_admitted(session, self._view.incarnation)
+        self._graph.fence.require_admitted(session, self._view_hook.incarnation)
 
     def _copy(self, session: Session, only_touched: bool, is_paused: bool = False) -> Copied | None:
-        write = partial(self._graph.fence.run, session, self._view.incarnation)
+        write = partial(self._graph.fence.run, session, self._view_hook.incarnation)
         spoilt = self._graph.model.worker_copies.write_back(write)
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
@@ -256,12 +256,12 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     next copy is made before a step after which it would be late, and earlier if the last one took long to send.
     """
 
-    def __init__(self, run: WorkerRun, replicas: Replicas, view: ViewHook) -> None:
+    def __init__(self, run: WorkerRun, replicas: Replicas, view_hook: ViewHook) -> None:
         self._graph = run.graph
         self._replicas = replicas
         self._every_steps = run.job.replicate_every
         self._is_chief = run.control_plane.is_chief
-        self._view = view
+        self._view_hook = view_hook
         self._log = run.log
         self._made_at: int | None = None  # global step of the newest in this session
         self._seen = 0  # global step after the last step
@@ -275,7 +275,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002
         if not self._graph.is_step(run_context):
             return
-        global_step = self._view.global_step
+        global_step = self._view_hook.global_step
         stride, self._seen = max(1, global_step - self._seen), global_step  # of all workers, in a step of this one
         if self._sending and not self._sending.is_alive():
             assert self._made_at is not None
@@ -296,7 +296,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _begin(self, session: Session) -> None:
         """Copies, and starts to send.  The step is done and counted, so no error here may make MonitoredSession repeat
         it."""
-        incarnation = self._view.incarnation
+        incarnation = self._view_hook.incarnation
         try:
             self._graph.model.worker_copies.write_back(partial(self._graph.fence.run, session, incarnation))
             global_step = self._replicas.begin(session, incarnation)

@@ -74,14 +74,14 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         as a suffix.
     """
 
-    def __init__(self, run: WorkerRun, view: ViewHook) -> None:
+    def __init__(self, run: WorkerRun, view_hook: ViewHook) -> None:
         self._graph = run.graph
         self._control_plane = run.control_plane
         self._every = run.job.summary_steps
         self._of_all = run.job.summary_workers == ALL
         self._writer = run.observers.summaries
         self._fetches = self._build() if self._writer and self._every else None
-        self._view = view
+        self._view_hook = view_hook
         self._window = _Window()
         self._starts = True  # whether the next ones start a run, or restart it from an earlier global step
         self._next = 0  # the global step at which the next ones are due
@@ -89,17 +89,17 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
         """Makes summaries due again that the lost session interrupted, or whose steps were undone."""
-        if self._view.global_step < self._next - self._every:
+        if self._view_hook.global_step < self._next - self._every:
             self._starts = True
-        self._next = min(self._next, self._view.global_step)
+        self._next = min(self._next, self._view_hook.global_step)
         self._window = _Window()
 
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
-        if self._fetches is None or self._view.global_step + 1 < self._next:
+        if self._fetches is None or self._view_hook.global_step + 1 < self._next:
             return None
         if not self._graph.is_step(run_context) or not self._writes():
             return None
-        self._next = self._view.global_step + self._every  # so that a step that runs beside this one has none
+        self._next = self._view_hook.global_step + self._every  # so that a step that runs beside this one has none
         return tf1.train.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002

@@ -90,8 +90,8 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     `step` is to be called with the result of every step, after its run, and `leave` when another loop continues.
     """
 
-    def __init__(self, run: WorkerRun, view: ViewHook) -> None:
-        self._run, self._view = run, view
+    def __init__(self, run: WorkerRun, view_hook: ViewHook) -> None:
+        self._run, self._view_hook = run, view_hook
         self._first, self._last = run.job.traced_steps
         self._mode = run.job.mode
         self._is_ready = False
@@ -119,7 +119,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if not self._is_ready:
             self._is_ready = True
             return tf1.train.SessionRunArgs(None)
-        if not self._first <= self._view.global_step + 1 < self._last:
+        if not self._first <= self._view_hook.global_step + 1 < self._last:
             return None
         self._asked.add(id(run_context))
         return tf1.train.SessionRunArgs(None, options=self._options)
@@ -130,9 +130,9 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if id(run_context) in self._asked:
             self._asked.discard(id(run_context))
             self._ran = run_values.run_metadata
-        if self._clocks_are is None and self._view.global_step + 1 >= self._first:
+        if self._clocks_are is None and self._view_hook.global_step + 1 >= self._first:
             self._read_clocks(run_context.session)
-        if self._ran is None and not self._asked and self._view.global_step + 1 >= self._last:
+        if self._ran is None and not self._asked and self._view_hook.global_step + 1 >= self._last:
             self._finish()
 
     def step(self, result: StepResult) -> None:

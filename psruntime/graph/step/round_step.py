@@ -108,39 +108,39 @@ class _Rounds:
         """A bucket that is trained.  examples: what the batch weighs, float64 []."""
         setup, store, ps = self._setup, bucket.store, bucket.ps
         sent = setup.sent(bucket, examples > 0)
-        rounds = RoundStore(store, sent.indices is not None)
+        round_store = RoundStore(store, sent.indices is not None)
         kept = self._kept(store, sent)
         closing = self._close_request.on[ps]
         is_dynamic = bucket.name in self._pulled.id_rows
-        update = _joint_update(rounds, closing, self._pulled.spec.clip_value, bucket.update, is_dynamic)
-        state, self._after_close[bucket.name] = close(rounds, setup.controls[ps], closing, update)
-        self._outcomes.add(ps, self._outcome(rounds, ps, sent, state))
-        self._stores[ps].append(rounds)
-        self._contribute[ps].append(contribute(rounds, setup.controls[ps], closing, self._again(kept)))
+        update = _joint_update(round_store, closing, self._pulled.spec.clip_value, bucket.update, is_dynamic)
+        state, self._after_close[bucket.name] = close(round_store, setup.controls[ps], closing, update)
+        self._outcomes.add(ps, self._outcome(round_store, ps, sent, state))
+        self._stores[ps].append(round_store)
+        self._contribute[ps].append(contribute(round_store, setup.controls[ps], closing, self._again(kept)))
         if self._pulled.spec.clip_norm is not None:
             with tf1.device(ps_device(ps)):
-                self._squares[ps].append(rounds.square())
+                self._squares[ps].append(round_store.square())
         self._close[ps].append(state)
         if self._local:
-            self._local.add(bucket, rounds, kept)
+            self._local.add(bucket, round_store, kept)
 
     def add_aggregated(self, bucket: AggregatedBucket) -> None:
         """A bucket of a variable with an aggregation."""
         (store, pushed, aggregation), control = bucket, self._setup.controls[bucket.store.bucket.ps]
         ps, name = store.bucket.ps, store.bucket.name
-        rounds, kept, closing = (
+        round_store, kept, closing = (
             RoundStore(store, is_sparse=False),
             self._kept(store, pushed),
             self._close_request.on[ps],
         )
-        state, self._after_close[name] = close(rounds, control, closing, aggregation.round_update(rounds))
-        self._outcomes.add(ps, self._outcome(rounds, ps, pushed, state, aggregation))
-        self._stores[ps].append(rounds)
+        state, self._after_close[name] = close(round_store, control, closing, aggregation.round_update(round_store))
+        self._outcomes.add(ps, self._outcome(round_store, ps, pushed, state, aggregation))
+        self._stores[ps].append(round_store)
         request, replaces = aggregation.contribution(closing), aggregation.is_first_only
-        self._contribute[ps].append(contribute(rounds, control, request, self._again(kept), replaces=replaces))
+        self._contribute[ps].append(contribute(round_store, control, request, self._again(kept), replaces=replaces))
         self._close[ps].append(state)
         if self._local:
-            self._local.add_change(rounds, kept, aggregation.local_update(rounds))
+            self._local.add_change(round_store, kept, aggregation.local_update(round_store))
 
     def _kept(self, store: BucketStore, sent: BucketGradient) -> GradientStore:
         """Where the worker keeps what a step sends of a bucket, which it does in each."""
@@ -157,21 +157,21 @@ class _Rounds:
     def count(self) -> None:
         """The global step, which goes up by one a round, by the rule of every bucket."""
         store, control = self._pulled.global_step, self._setup.controls[0]
-        rounds = RoundStore(store, is_sparse=False)
+        round_store = RoundStore(store, is_sparse=False)
         with tf1.device(ps_device(store.bucket.ps)):
             one = BucketGradient(tf1.ones([1], tf1.int64))
         closing = self._close_request.on[0]
-        self._stores[0].append(rounds)
-        self._contribute[0].append(contribute(rounds, control, closing, one))
-        state, self._after_close[store.bucket.name] = close(rounds, control, closing, counting_update(store), one)
+        self._stores[0].append(round_store)
+        self._contribute[0].append(contribute(round_store, control, closing, one))
+        state, self._after_close[store.bucket.name] = close(round_store, control, closing, counting_update(store), one)
         self._close[0].append(state)
         if self._local:
-            self._local.count(rounds)
-        self._outcomes.add(0, self._outcome(rounds, 0, one, state))
+            self._local.count(round_store)
+        self._outcomes.add(0, self._outcome(round_store, 0, one, state))
 
     def _outcome(
         self,
-        rounds: RoundStore,
+        round_store: RoundStore,
         ps: int,
         gradient: BucketGradient,
         closed: Tensor,
@@ -184,9 +184,14 @@ class _Rounds:
                 return tf1.stack(BucketOutcome(control.numbers(PENDING), closed[APPLIED_ATTEMPT], control.numbers(0)))
         request = self._step_request.on[ps]
         if aggregation is None:
-            return contribute(rounds, control, request, gradient, closed)
+            return contribute(round_store, control, request, gradient, closed)
         return contribute(
-            rounds, control, aggregation.contribution(request), gradient, closed, replaces=aggregation.is_first_only
+            round_store,
+            control,
+            aggregation.contribution(request),
+            gradient,
+            closed,
+            replaces=aggregation.is_first_only,
         )
 
     def step(self) -> dict[str, Any]:
@@ -199,7 +204,7 @@ class _Rounds:
 
     def graph(self) -> RoundGraph:
         return RoundGraph(
-            stores=[rounds for of_ps in self._stores for rounds in of_ps],
+            stores=[round_store for of_ps in self._stores for round_store in of_ps],
             request=self._close_request,
             contribute=_each(tf1.stack, self._contribute),
             squares=_each(tf1.add_n, self._squares),
@@ -220,7 +225,7 @@ class _LocalRounds:
         with tf1.device(ps_device(0)):
             self._end = tf1.placeholder(tf1.int64, [1], name="local_end")
 
-    def add(self, bucket: TrainedBucket, rounds: RoundStore, kept: GradientStore) -> None:
+    def add(self, bucket: TrainedBucket, round_store: RoundStore, kept: GradientStore) -> None:
         """A bucket that is trained; kept: where its change is kept.
 
         Raises:
@@ -232,28 +237,30 @@ class _LocalRounds:
                 f"{bucket.store.bucket.variable} anew of what it keeps beside it, which is not averaged; leave out "
                 "that stage, or take another optimizer"
             )
-        self.add_change(rounds, kept, _joint_update(rounds, self._closing.on[bucket.ps], None, bucket.subtract))
+        self.add_change(
+            round_store, kept, _joint_update(round_store, self._closing.on[bucket.ps], None, bucket.subtract)
+        )
 
-    def add_change(self, rounds: RoundStore, kept: GradientStore, update: Update) -> None:
+    def add_change(self, round_store: RoundStore, kept: GradientStore, update: Update) -> None:
         """A bucket whose change is kept there.  update: by the sum of the changes."""
-        name, ps = rounds.store.bucket.name, rounds.store.bucket.ps
+        name, ps = round_store.store.bucket.name, round_store.store.bucket.ps
         with tf1.device(worker_device(self._index)):
             change = BucketGradient(*[tf1.placeholder(v.dtype.base_dtype, v.shape) for v in kept.variables])
             self._keep[name] = kept.write(change)
         self._change[name] = change
-        self._close[ps].append(close(rounds, self._controls[ps], self._closing.on[ps], update)[0])
+        self._close[ps].append(close(round_store, self._controls[ps], self._closing.on[ps], update)[0])
 
-    def count(self, rounds: RoundStore) -> None:
+    def count(self, round_store: RoundStore) -> None:
         """The global step, which is that of the end afterwards."""
-        update, end = setting_update(rounds.store), BucketGradient(self._end)
-        self._close[0].append(close(rounds, self._controls[0], self._closing.on[0], update, end)[0])
+        update, end = setting_update(round_store.store), BucketGradient(self._end)
+        self._close[0].append(close(round_store, self._controls[0], self._closing.on[0], update, end)[0])
 
     def graph(self) -> LocalRoundGraph:
         return LocalRoundGraph(self._change, self._keep, self._end, _each(tf1.stack, self._close))
 
 
 def _joint_update(
-    rounds: RoundStore, closing: ReceivedPush, clip_value: float | None, update: Update, is_dynamic: bool = False
+    round_store: RoundStore, closing: ReceivedPush, clip_value: float | None, update: Update, is_dynamic: bool = False
 ) -> Update:
     """The update of a bucket from the sum of a round: first the joint gradient is made of it, in the master's dtype.
 
@@ -261,12 +268,12 @@ def _joint_update(
     """
 
     def from_sum(total: BucketGradient) -> Op:
-        joint = rounds.joint(total, closing.factor)
+        joint = round_store.joint(total, closing.factor)
         joint = ascending(joint) if is_dynamic else joint
         values = joint.values
         if clip_value is not None:
             values = tf1.clip_by_value(values, -clip_value, clip_value)
-        return update(joint.with_values(tf1.cast(values, rounds.store.master.dtype.base_dtype)))
+        return update(joint.with_values(tf1.cast(values, round_store.store.master.dtype.base_dtype)))
 
     return from_sum
 

@@ -428,7 +428,7 @@ class WorkerControl:
 
     def _what_for(self, instructions: Instructions) -> str:
         usable = instructions.phase.prepared or (instructions.phase is Phase.PREPARING and instructions.chief)
-        if usable and not instructions.fenced_in:
+        if usable and not instructions.admitted_by_ps:
             return "every ps to admit this worker"
         if self._facts.has_stopped and instructions.phase is Phase.TRAINING:
             return "the others to stop"
@@ -471,4 +471,4 @@ def _can_open(answer: Answer) -> bool:
     """Whether there is a view to open a session on, or to prepare, or no hope for one."""
     instructions = answer.instructions
     usable = instructions.phase.prepared or (instructions.phase is Phase.PREPARING and instructions.chief)
-    return (usable and instructions.fenced_in) or instructions.phase.over
+    return (usable and instructions.admitted_by_ps) or instructions.phase.over

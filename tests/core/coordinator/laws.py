@@ -210,11 +210,11 @@ def check_answer(watched: Expected, incarnation: int, answer: Answer) -> None:
         check_fence(watched, incarnation, answer)
     else:
         assert instructions.clock == member.base
-        assert instructions.fenced_in == is_fenced_in(watched, incarnation)
+        assert instructions.admitted_by_ps == is_admitted_by_ps(watched, incarnation)
         assert instructions.chief == (incarnation == watched.chief)
         assert instructions.close == (instructions.chief and state.phase is Phase.DRAINING and all_stopped(watched))
-        watched.seen["fenced in"] += instructions.fenced_in
-        watched.seen["not fenced in"] += state.phase.prepared and not instructions.fenced_in
+        watched.seen["admitted by the ps"] += instructions.admitted_by_ps
+        watched.seen["not admitted by the ps"] += state.phase.prepared and not instructions.admitted_by_ps
         watched.seen["close"] += instructions.close
 
 
@@ -241,7 +241,7 @@ def check_limit(watched: Expected, max_staleness: int | None) -> None:
     watched.seen["limit kept"] += bool(watched.gone)
 
 
-def is_fenced_in(watched: Expected, incarnation: int) -> bool:
+def is_admitted_by_ps(watched: Expected, incarnation: int) -> bool:
     """Whether every ps of the view has written a table with this incarnation, which it had been told."""
     worker = (watched.joins[incarnation].index, incarnation)
     entries = watched.state.view.ps

@@ -33,7 +33,7 @@ from psruntime.core.rounds.round_messages import ActionKind, Applied, Broken, Pu
 from psruntime.core.steering.commands import SteeringStatus
 from psruntime.errors import PsRuntimeError
 
-FLAGS = ("chief", "restore", "fenced_in", "close", "stopping", "save", "leave")  # of the instructions
+FLAGS = ("chief", "restore", "admitted_by_ps", "close", "stopping", "save", "leave")  # of the instructions
 VARIABLES = "w[3,4]b[4]"  # of a worker of which nothing is said
 
 

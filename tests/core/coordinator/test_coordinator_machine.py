@@ -46,7 +46,7 @@ MUST_HAPPEN = (
     "report_clock: ClockAnswer", "report_clock: ReplacedError", "has to wait", "limit kept",
     "answer: Answer", "answer: ReplacedError",
     "event member_lost", "event member_left", "lease ended", "paused", "ps timeout",
-    "fenced in", "not fenced in", "close", "second view", "steps lost", "all stopped",
+    "admitted by the ps", "not admitted by the ps", "close", "second view", "steps lost", "all stopped",
     "chief passed on", "waits for who may return",
     "event cut_off", "cut off: steps", "cut off: closes", "cut off: nobody", "barred",
     "relieved",

@@ -227,7 +227,7 @@ class RoundsMachine(RuleBasedStateMachine):
     def lose(self, who: int) -> None:
         incarnation = self.pick(who)
         self.live.remove(incarnation)
-        closing, unsettled = self.rounds.closing, self.rounds.unsettled
+        closing, unsettled = self.rounds.is_complete, self.rounds.unsettled
         voided = self.rounds.lose(incarnation)
         assert not (closing and voided), "an attempt that may be applied in part is never void"
         assert self.rounds.unsettled == unsettled, "nor is the one before"
@@ -269,7 +269,7 @@ class RoundsMachine(RuleBasedStateMachine):
         for bucket in self.buckets:
             assert bucket.applied[: len(self.recorded)] == self.recorded
             ahead = len(bucket.applied) - len(self.recorded)
-            of_round = self.rounds.round - len(self.recorded) if self.rounds.closing else int(self.rounds.unsettled)
+            of_round = self.rounds.round - len(self.recorded) if self.rounds.is_complete else int(self.rounds.unsettled)
             assert ahead in (0, of_round)
             for members in bucket.applied:
                 assert len(set(members)) == len(members), "no member twice"

@@ -25,7 +25,7 @@ def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batc
     again = rounds.action_of(1, chief=1)
     assert (again.kind, again.round, again.opened, again.attempt) == (ActionKind.PUSH, 2, 2, 3)
     contributed(rounds, 1)
-    assert rounds.closing
+    assert rounds.is_complete
     assert not rounds.being_applied, "whoever begins the next one closes it"
     rounds.set_starved(1, rounds.opened)
     assert rounds.being_applied, "nobody begins one, so the chief has the turn to close it, and the job waits for that"
@@ -38,7 +38,7 @@ def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batc
     contributed(rounds, 2)
     for incarnation in (1, 2, 3):
         rounds.lose(incarnation)
-    assert rounds.closing and not rounds.being_applied, "nobody is left to apply it, so nothing waits for that"
+    assert rounds.is_complete and not rounds.being_applied, "nobody is left to apply it, so nothing waits for that"
 
 
 def test_who_has_contributed_is_told_while_the_round_waits_for_others() -> None:
@@ -81,7 +81,7 @@ def test_a_round_does_not_wait_for_a_backup_worker_whose_gradient_is_dropped() -
     computed(rounds, 2, 0)
     assert [rounds.action_of(i, 0).kind for i in range(3)] == [ActionKind.PUSH, ActionKind.COMPUTE, ActionKind.PUSH]
     contributed(rounds, 0, 2)
-    assert rounds.closing and rounds.open_next(1) and rounds.round == 2
+    assert rounds.is_complete and rounds.open_next(1) and rounds.round == 2
     assert rounds.action_of(1, 0).closes == Complete(1, 1, 2, 2.0)
     late = Computed(1, 1, 0, 1.0)
     rounds.computed(1, 1, late)  # of the round that has closed
@@ -96,7 +96,7 @@ def test_one_that_has_a_gradient_takes_the_place_of_a_member_that_is_lost() -> N
     contributed(rounds, 0)
     assert rounds.lose(1) == [0] and rounds.attempt == 2
     contributed(rounds, 0)
-    assert rounds.closing, "two live, and one of them is a backup"
+    assert rounds.is_complete, "two live, and one of them is a backup"
     assert rounds.take_late() == []
     rounds.open_next(1)
     assert [late.worker for late in rounds.take_late()] == [2]
@@ -126,14 +126,16 @@ def test_the_loss_of_a_backup_worker_voids_nothing() -> None:
     rounds = backed_up(workers=4, backup_workers=2)
     computed(rounds, 0)
     contributed(rounds, 0)
-    assert rounds.lose(3) == [] and rounds.attempt == 1 and rounds.closing, "three live, and two of them are backups"
+    assert rounds.lose(3) == [] and rounds.attempt == 1 and rounds.is_complete, (
+        "three live, and two of them are backups"
+    )
 
 
 def test_with_more_backup_workers_than_workers_a_round_needs_one() -> None:
     rounds = backed_up(workers=2, backup_workers=5)
     computed(rounds, 1)
     contributed(rounds, 1)
-    assert rounds.closing
+    assert rounds.is_complete
 
 
 def test_shares_follow_the_speeds_and_stay_with_the_round() -> None:

@@ -75,7 +75,7 @@ class RestingMachine(RoundsMachine):
         """What a worker has pushed it keeps, and can push again."""
         incarnation = self.pick(who)
         has_pushed = incarnation in self.rounds._contributions
-        closing, unsettled = self.rounds.closing, self.rounds.unsettled
+        closing, unsettled = self.rounds.is_complete, self.rounds.unsettled
         opened = None if has_batch else self.rounds.opened if has_pushed else 0
         voided = self.rounds.set_starved(incarnation, opened)
         assert self.rounds.set_starved(incarnation, opened) == [], "a repeat changes nothing"

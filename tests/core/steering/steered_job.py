@@ -211,7 +211,7 @@ class SteeredJob:
             worker.past = worker.past.steered(instructions.settings)
         with suppress(ReplacedError):
             self.prepare_or_close(index, worker, instructions)
-            if instructions.phase.prepared and instructions.fenced_in and worker.view != instructions.view.number:
+            if instructions.phase.prepared and instructions.admitted_by_ps and worker.view != instructions.view.number:
                 worker.view, worker.steps = instructions.view.number, 0
                 worker.report = worker.work = None
                 again = worker.began is not None and "sync" not in (worker.mode, instructions.settings.mode)
@@ -249,7 +249,7 @@ class SteeredJob:
         self.core.heartbeat(Role.WORKER, index, worker.incarnation, beat, self.now_s)
 
     def prepare_or_close(self, index: int, worker: Stepper, instructions: Instructions) -> None:
-        if instructions.chief and instructions.phase is Phase.PREPARING and instructions.fenced_in:
+        if instructions.chief and instructions.phase is Phase.PREPARING and instructions.admitted_by_ps:
             attempt = self.core.state.sync.rounds.attempt
             prepared = Prepared(self.global_step, attempt)
             self.core.report_prepared(index, worker.incarnation, instructions.view.number, prepared, self.now_s)

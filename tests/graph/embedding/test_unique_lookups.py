@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.graphs import ancestors
-from psruntime.graph.embedding.group_lookups import take_products
+from psruntime.graph.embedding.segment_products import take_products
 from psruntime.model import Model, ModelSpec
 from tests.graph.embedding.test_table_groups import BATCH, IDS, input_fn, table
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow

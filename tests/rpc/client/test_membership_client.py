@@ -46,7 +46,7 @@ def test_a_job_from_forming_to_done(stage, client):
     for member in everyone:
         assert member.wait_until(phase_is(Phase.TRAINING), 30).instructions.view == view
     for member in (chief, other):
-        assert member.wait_until(lambda a: a.instructions.fenced_in, 30)
+        assert member.wait_until(lambda a: a.instructions.admitted_by_ps, 30)
     assert dict(ps_facts.received[-1].instructions.admitted).keys() == {0, 1}
 
     chief_facts.global_step = 10
@@ -73,7 +73,7 @@ def test_every_new_answer_is_heard_before_the_next_beat(stage, client):
     ps, facts = joined(stage, client, Role.PS)
     workers = [joined(stage, client, Role.WORKER, index)[0] for index in range(2)]
     for worker in workers:
-        assert worker.wait_until(lambda a: a.instructions.fenced_in, 30)
+        assert worker.wait_until(lambda a: a.instructions.admitted_by_ps, 30)
     assert facts.received[0].instructions.fence_revision == 0
     assert [a.revision for a in facts.received] == sorted({a.revision for a in facts.received})
     assert ps.answer == facts.received[-1]

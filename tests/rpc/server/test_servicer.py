@@ -65,7 +65,7 @@ def test_a_whole_life(client, stage):
     client.heartbeat(a_beat(ps, Role.PS, 0, PsBeat(fence_revision=ps.instructions.fence_revision)))
     last = WorkerBeat(view, steps=5, global_step=JOB.train_steps, stopped=True)
     answer = client.heartbeat(a_beat(answer, Role.WORKER, 0, last))
-    assert answer.instructions.fenced_in
+    assert answer.instructions.admitted_by_ps
     assert (answer.instructions.phase, answer.instructions.close) == (Phase.DRAINING, True)
     assert client.report_finished(ChiefReport(0, worker.incarnation, view)).instructions.phase is Phase.DONE
     with pytest.raises(JobDoneError, match="the job is done: global step 2000"):
@@ -105,7 +105,7 @@ def test_a_held_heartbeat_is_answered_when_another_beat_changes_its_standing(cli
     ps = client.heartbeat(a_beat(ps, Role.PS, 0))
     held = hold(pool, client, a_beat(worker, Role.WORKER, 0))
     client.heartbeat(a_beat(ps, Role.PS, 0, PsBeat(fence_revision=ps.instructions.fence_revision)))
-    assert held.result(30).instructions.fenced_in
+    assert held.result(30).instructions.admitted_by_ps
 
 
 def test_a_held_heartbeat_of_the_chief_is_answered_when_the_last_worker_stops(client, pool):

@@ -140,7 +140,7 @@ instructions = st.builds(
     views,
     chief=st.booleans(),
     restore=st.booleans(),
-    fenced_in=st.booleans(),
+    admitted_by_ps=st.booleans(),
     close=st.booleans(),
     admitted=st.lists(st.tuples(indices, incarnations), max_size=3).map(tuple),
     fence_revision=counts,

@@ -34,7 +34,7 @@ def test_the_first_step_of_each_session_is_not_measured() -> None:
 
 def test_steps_are_told_where_the_bound_is_chosen() -> None:
     def told(bound: object) -> tuple[float, ...]:
-        stage = Stage(answer(Phase.TRAINING, fenced_in=True), mode="bounded", bound=bound)
+        stage = Stage(answer(Phase.TRAINING, admitted_by_ps=True), mode="bounded", bound=bound)
         assignment: Assignment = stage.control.await_view()
         assert assignment == ASSIGNMENT
         stage.control.entered(assignment)
@@ -50,7 +50,7 @@ def test_steps_are_told_where_the_bound_is_chosen() -> None:
 
 
 def test_what_was_taken_before_a_hold_is_not_told_after_it() -> None:
-    stage = Stage(answer(Phase.TRAINING, fenced_in=True), mode="bounded", bound="auto:1-8")
+    stage = Stage(answer(Phase.TRAINING, admitted_by_ps=True), mode="bounded", bound="auto:1-8")
     stage.control.entered(stage.control.await_view())
     stage.facts.took(1.0)
     stage.facts.instructed(9, 0)

@@ -106,14 +106,14 @@ ASSIGNMENT = Assignment(VIEW, 9, prepare=False)
 
 
 def test_waits_for_a_prepared_view_that_lets_it_in_and_says_for_what() -> None:
-    stage = Stage(answer(Phase.FORMING), answer(Phase.TRAINING), answer(Phase.TRAINING, fenced_in=True))
+    stage = Stage(answer(Phase.FORMING), answer(Phase.TRAINING), answer(Phase.TRAINING, admitted_by_ps=True))
     assert stage.control.await_view() == ASSIGNMENT
     assert stage.events[0] == ("waiting", {"reason": "every ps to admit this worker"})
     assert stage.beat().stats.waiting == ""
 
 
 def test_asks_the_coordinator_before_a_session_is_opened() -> None:
-    stage = Stage(answer(Phase.TRAINING, fenced_in=True))
+    stage = Stage(answer(Phase.TRAINING, admitted_by_ps=True))
     stage.membership.replaced_for = 1
     assert stage.control.await_view() == ASSIGNMENT
     assert stage.membership.beats == 2
@@ -121,7 +121,7 @@ def test_asks_the_coordinator_before_a_session_is_opened() -> None:
 
 
 def test_the_chief_is_asked_to_prepare() -> None:
-    outside, within = answer(Phase.PREPARING, chief=True), answer(Phase.PREPARING, chief=True, fenced_in=True)
+    outside, within = answer(Phase.PREPARING, chief=True), answer(Phase.PREPARING, chief=True, admitted_by_ps=True)
     stage = Stage(outside, outside, within)
     assert stage.control.await_view() == Assignment(VIEW, 9, prepare=True)
     assert len(stage.membership.answers) == 1, "not before every ps admits it"
@@ -145,7 +145,7 @@ def test_holds_only_the_same_view_and_incarnation() -> None:
 
 def test_parts_of_the_end_are_told_to_the_coordinator() -> None:
     """Of another incarnation they would prolong the time that this one has."""
-    stage = Stage(answer(Phase.DRAINING, fenced_in=True, chief=True))
+    stage = Stage(answer(Phase.DRAINING, admitted_by_ps=True, chief=True))
     stage.control.entered(ASSIGNMENT)
     assert stage.beat().closed_parts == 0
     stage.control.closed_part()
@@ -172,7 +172,7 @@ def test_the_status_tells_of_a_worker_whose_own_work_takes_long(monkeypatch: pyt
     """A step, its input or a checkpoint: nothing else tells that this worker is in one."""
     now_s = [1000.0]
     monkeypatch.setattr("psruntime.rpc.worker.worker_facts.time.monotonic", lambda: now_s[0])
-    stage = Stage(answer(Phase.TRAINING, fenced_in=True))
+    stage = Stage(answer(Phase.TRAINING, admitted_by_ps=True))
     assert stage.beat().stats.waiting == "starting"
 
     def after(passed_s: float) -> str:
@@ -212,7 +212,7 @@ def test_a_session_lost_in_the_same_view_loses_no_steps() -> None:
 
 
 def test_the_clock_of_the_entry_comes_with_the_view() -> None:
-    stage = Stage(answer(Phase.TRAINING, fenced_in=True, clock=12))
+    stage = Stage(answer(Phase.TRAINING, admitted_by_ps=True, clock=12))
     assert stage.control.await_view() == Assignment(VIEW, 9, prepare=False, clock=12)
 
 
@@ -258,7 +258,7 @@ def test_what_comes_after_the_last_step(end: str) -> None:
 
 
 def test_one_that_stops_by_itself_rests_while_the_others_train() -> None:
-    trains = answer(Phase.TRAINING, fenced_in=True)
+    trains = answer(Phase.TRAINING, admitted_by_ps=True)
     stage = Stage(trains, trains, answer(Phase.DRAINING, chief=True, close=True))
     stage.control.entered(ASSIGNMENT)
     assert stage.control.await_end(ASSIGNMENT) is Ending.CLOSE
@@ -321,7 +321,7 @@ def test_why_there_is_no_shard_stands_in_the_status() -> None:
 
 def test_in_mode_bounded_a_worker_without_a_shard_rests_until_the_coordinator_knows_better() -> None:
     """It says so at once, both ways, and not again; what it says first is the number of its changes."""
-    stage = Stage(answer(Phase.TRAINING, fenced_in=True), mode="bounded", bound=1)
+    stage = Stage(answer(Phase.TRAINING, admitted_by_ps=True), mode="bounded", bound=1)
     stage.control.entered(ASSIGNMENT)
     said = stage.membership.beats
     stage.control.waits_for_shard("others hold the rest of epoch 3", no_step_under_way=False)
@@ -464,7 +464,7 @@ def test_a_worker_without_a_session_ends_where_others_wait_for_it(
 
 
 def test_says_what_it_does_as_chief() -> None:
-    stage = Stage(answer(Phase.PREPARING, chief=True, fenced_in=True))
+    stage = Stage(answer(Phase.PREPARING, chief=True, admitted_by_ps=True))
     assert stage.beat().prepares == 0
     stage.control.await_view()
     assert stage.beat().prepares == VIEW.number

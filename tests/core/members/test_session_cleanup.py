@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psruntime.core.recovery.recovery import KEPT_LEASES, SessionCleanup
+from psruntime.core.members.departures import KEPT_LEASES, SessionCleanup
 
 LEASE_S = 2.0
 KEPT_S = KEPT_LEASES * LEASE_S
