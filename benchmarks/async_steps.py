@@ -2,13 +2,13 @@
 
     python -m benchmarks.async_steps [--runs 3] [--seconds 10] [--variables 160] [--bytes 40000,1000000]
                                      [--ps 1,2] [--workers 1,2] [--pipeline 1,2] [--plan packed]
-                                     [--local-steps 1] [--peer stock|strategy] [--quick] [--json]
+                                     [--local-steps 1] [--peer stock|strategy] [--script] [--quick] [--json]
 
 The same model, data, batch size and optimizer (Adam) on this machine, for every size with every number of ps and of
 workers; the runs alternate, ours once for each pipeline.  The peer is stock TensorFlow's between-graph training, or
 ParameterServerStrategy, whose chief is one process more.  Steps count from the moment at which every worker has made
 one, for so many seconds.  With --local-steps mini-batches count, of which a step of ours takes so many, while
-stock updates after each.
+stock updates after each.  With --script ours is the script of the peer, whose session alone is another.
 
 With each comes what a step of one worker moved: bytes in both directions, as the kernel counts them for its sockets,
 and tensors between it and the ps, as TensorFlow cut the graph of its step.
@@ -16,14 +16,14 @@ and tensors between it and the ps, as TensorFlow cut the graph of its step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
 from benchmarks import strategy_layers
 from benchmarks.command_line import Progress, numbers, parser_of, print_result
 from benchmarks.figures import compared, spread_of
-from benchmarks.jobs import Work, Workload, our_job, stock_job, strategy_job
+from benchmarks.jobs import Work, Workload, our_job, script_job, stock_job, strategy_job
 from benchmarks.measured import Measured, mean_of, measured, moved_text
 from benchmarks.processes import processes
 
@@ -38,6 +38,17 @@ def ours(work: Work, pipeline: int, seconds: float) -> Measured:
     """
     with processes(work.environment) as started:
         start_worker = our_job(started, work, "--min-workers", str(work.workers), "--pipeline", str(pipeline))
+        return measured(started, [start_worker(index) for index in range(work.workers)], seconds)
+
+
+def script(work: Work, pipeline: int, seconds: float) -> Measured:  # noqa: ARG001
+    """Ours with the script of `stock`, which has one step under way.
+
+    Raises:
+        LateError: a process failed, or hangs.
+    """
+    with processes(work.environment) as started:
+        start_worker = script_job(started, work)
         return measured(started, [start_worker(index) for index in range(work.workers)], seconds)
 
 
@@ -73,6 +84,7 @@ def measure(
     seconds: float,
     say: Progress,
     local_steps: int = 1,
+    run_ours: Callable[[Work, int, float], Measured] = ours,
 ) -> dict[str, Any]:
     """One result for each workload and pipeline, under "each".  local_steps: mini-batches of a step of ours."""
     each = []
@@ -81,7 +93,7 @@ def measure(
         theirs: list[Measured] = []
         for run in range(runs):
             for number, pipeline in enumerate(pipelines):
-                mine[number].append(ours(work, pipeline, seconds))
+                mine[number].append(run_ours(work, pipeline, seconds))
                 say(f"{work}: run {run + 1} of {runs}: ours, pipeline {pipeline}: {mine[number][-1]}")
             theirs.append(PEERS[peer](work, seconds))
             say(f"{work}: run {run + 1} of {runs}: {peer}: {theirs[-1]}")
@@ -139,6 +151,7 @@ def main(peer: str = "stock") -> None:
     parser.add_argument("--workers", type=numbers, default="1,2")
     parser.add_argument("--pipeline", type=numbers, default="1,2", help="of ours")
     parser.add_argument("--local-steps", type=int, default=1, help="of ours")
+    parser.add_argument("--script", action="store_true", help="ours runs the peer's script")
     parser.add_argument("--plan", default="packed", help="of ours")
     parser.add_argument("--peer", choices=sorted(PEERS), default=peer)
     arguments = parser.parse_args()
@@ -157,6 +170,7 @@ def main(peer: str = "stock") -> None:
             arguments.seconds,
             say,
             arguments.local_steps,
+            script if arguments.script else ours,
         ),
         text_of,
     )

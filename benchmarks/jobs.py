@@ -80,6 +80,28 @@ def nothing_more(name: str) -> tuple[str, ...]:  # noqa: ARG001
     return ()
 
 
+def start_ps(
+    started: Processes,
+    work: Work,
+    *settings: str,
+    ps_on: Machine = HERE,
+    flags_of: Callable[[str], tuple[str, ...]] = nothing_more,
+) -> None:
+    """All ps of a job of ours."""
+    job = ["--ps", str(work.ps), *work.settings, *settings]
+    if ps_on != HERE:
+        job.append("--insecure")
+
+    def start(index: int, *flags: str) -> None:
+        name = f"ps-{index}"
+        command = ["psruntime.ps", "--index", str(index), "--host", ps_on.host, *flags, *flags_of(name)]
+        started.start(name, *command, enter=ps_on.enter)
+
+    start(0, "--coordinator", f"{ps_on.host}:0", *job)
+    for i in range(1, work.ps):
+        start(i, "--coordinator", coordinator_of(started))
+
+
 def our_job(
     started: Processes,
     work: Work,
@@ -89,19 +111,8 @@ def our_job(
     flags_of: Callable[[str], tuple[str, ...]] = nothing_more,
 ) -> StartWorker:
     """flags_of: flags of each process by its name, as ps-0 or worker-1."""
-    job = ["--ps", str(work.ps), *work.settings, *settings]
-    if ps_on != HERE:
-        job.append("--insecure")
-
-    def start_ps(index: int, *flags: str) -> Path:
-        name = f"ps-{index}"
-        command = ["psruntime.ps", "--index", str(index), "--host", ps_on.host, *flags, *flags_of(name)]
-        return started.start(name, *command, enter=ps_on.enter)
-
-    start_ps(0, "--coordinator", f"{ps_on.host}:0", *job)
+    start_ps(started, work, *settings, ps_on=ps_on, flags_of=flags_of)
     coordinator = ["--coordinator", coordinator_of(started)]
-    for i in range(1, work.ps):
-        start_ps(i, *coordinator)
     model = ["--host", workers_on.host, "--model", work.model, "--batch-size", str(work.batch_size)]
 
     def start_worker(index: int) -> Path:
@@ -134,6 +145,20 @@ def stock_job(
         if index == 0:
             started.wait_for("the variables", lambda: step_times(log) or None, START_S)
         return log
+
+    return start_worker
+
+
+def script_job(started: Processes, work: Work) -> StartWorker:
+    """The peer's script in a job of ours, in mode async."""
+    start_ps(started, work, "--min-workers", str(work.workers))
+    workers = ",".join(free_addresses(work.workers))
+    ps = ",".join(free_addresses(work.ps))
+    command = ["benchmarks.script_layers", coordinator_of(started), "--mode", "async", "--role", "worker"]
+    command += ["--ps", ps, "--workers", workers, "--batch-size", str(work.batch_size), "--model", work.model]
+
+    def start_worker(index: int) -> Path:
+        return started.start(f"worker-{index}", *command, "--index", str(index))
 
     return start_worker
 

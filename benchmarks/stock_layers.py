@@ -27,7 +27,8 @@ from benchmarks import layer_stack
 from psruntime import Context
 
 
-def main() -> None:
+def main(session_of: Callable[..., Any] = tf1.train.MonitoredTrainingSession) -> None:
+    """session_of: makes the session of a worker."""
     tf1.disable_v2_behavior()
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=("async", "sync"), required=True)
@@ -57,7 +58,7 @@ def main() -> None:
     chief = arguments.index == 0
     if arguments.mode == "sync":
         hooks.append(optimizer.make_session_run_hook(chief))
-    with tf1.train.MonitoredTrainingSession(
+    with session_of(
         master=server.target,
         is_chief=chief,
         hooks=hooks,
