@@ -16,6 +16,7 @@ from tensorflow.core.framework.variable_pb2 import VariableDef
 from tensorflow.python.client.session import _FetchMapper  # how TensorFlow itself takes fetches apart
 from tensorflow.python.framework.ops import get_from_proto_function
 
+from psruntime.classic.hooked_session import MOST_CALLS, identity_of
 from psruntime.errors import UsageError
 from psruntime.graph.base.graphs import ancestors, uses_of
 
@@ -58,6 +59,7 @@ class StepCounting:
         self.global_step = _read(variable, [])
         self._reads = {counter: _read(variable, [counter]) for counter in self.counters if _can_be_waited_for(counter)}
         self._reached: dict[Any, frozenset[Any]] = {}  # by operation that was fetched
+        self._known: dict[Any, tuple[list[Any], list[Any]]] = {}  # by identity: elements that were fetched, reads
         _declare(graph, variable, self.global_step)
 
     def reads(self, fetches: Any) -> list[Any]:
@@ -65,6 +67,18 @@ class StepCounting:
 
         May be called from any thread.
         """
+        elements: list[Any] = []
+        identity = identity_of(fetches, elements)
+        if identity in self._known:
+            return self._known[identity][1]
+        reads = self._reads_behind(fetches)
+        if identity is not None:
+            if len(self._known) >= MOST_CALLS:
+                self._known.clear()
+            self._known[identity] = elements, reads
+        return reads
+
+    def _reads_behind(self, fetches: Any) -> list[Any]:
         with self._graph.as_default():
             elements = _FetchMapper.for_fetch(fetches).unique_fetches()
         counters = {counter for element in elements for counter in self._counters_behind(_operation(element))}

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
-from tensorflow.python.training.monitored_session import _HookedSession
 
+from psruntime.classic.hooked_session import HookedSession
 from psruntime.graph.base.errors import LOST_SESSION, or_lost
 
 _OF_A_QUEUE = re.compile(r"(En|De)queue operation was cancelled|Queue '.*' is closed")
@@ -163,7 +163,7 @@ class SharedSession:
             for hook in self._hooks:
                 hook.after_create_session(session, coord)
             return Opened(
-                session, coord, _HookedSession(session, self._of_runs), _HookedSession(session, self._of_services)
+                session, coord, HookedSession(session, self._of_runs), HookedSession(session, self._of_services)
             )
 
     def _leave(self, opened: Opened) -> None:

@@ -15,6 +15,7 @@ from psruntime.classic.hooks import StepHook, Tally
 from psruntime.classic.script_session import ScriptSession
 from psruntime.classic.shared_session import SharedSession
 from psruntime.errors import JobFailedError
+from psruntime.graph.session.session import ViewSession
 from tests.classic.test_script_folders import STOCK
 from tests.support.joined_script import JoinedScript
 from tests.support.local_cluster import LocalCluster
@@ -279,7 +280,7 @@ def test_a_session_that_cannot_be_opened_at_once() -> None:
 
         def create_session(self) -> Any:
             self.opened += 1
-            return tf1.Session()
+            return ViewSession()
 
     class Hook(tf1.train.SessionRunHook):  # type: ignore[misc]
         def after_create_session(self, session: Any, coord: Any) -> None:

@@ -139,9 +139,13 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
     def run(self, *args: Any, **kwargs: Any) -> Any:
         return or_lost(super().run, *args, **kwargs)
 
-    def calling(self, fetches: Any, feed_list: Sequence[Tensor]) -> Callable[..., Any]:
-        """What runs `fetches` with a value for each tensor of `feed_list`, taken apart once."""
-        return partial(or_lost, callable_of(self, fetches, feed_list))
+    def calling(self, fetches: Any, feed_list: Sequence[Tensor], explains: bool = False) -> Callable[..., Any]:
+        """What runs `fetches` with a value for each tensor of `feed_list`, taken apart once.
+
+        explains: an error names its operation and where that was made, as one of `run` does.
+        """
+        call = callable_of(self, fetches, feed_list)
+        return partial(or_lost, partial(self._do_call, call) if explains else call)
 
 
 def callable_of(session: Session, fetches: Any, feed_list: Sequence[Tensor]) -> Callable[..., Any]:
