@@ -119,10 +119,10 @@ def test_another_model_than_that_of_the_checkpoint_is_logged(saved: Path, tmp_pa
 
 
 def test_a_live_job_keeps_its_folder(tmp_path: Path) -> None:
-    first = Script(LocalCluster(2), str(tmp_path), coordinator="10.0.0.1:2222")
+    first = Script(LocalCluster(2), str(tmp_path), coordinator="10.0.0.1:2222", lease_s=2.0)
     first.prepare()
     (mark,) = first.folders._owners
-    second = Script(LocalCluster(2), str(tmp_path), coordinator="10.0.0.2:2222")
+    second = Script(LocalCluster(2), str(tmp_path), coordinator="10.0.0.2:2222", lease_s=2.0)
     second.folders._owners[0]._log = lambda *_, **__: mark._renew(mark._ps)  # while it looks
     with pytest.raises(FolderOwnedError, match=r"belongs to job \S+ of coordinator 10.0.0.1:2222, which is running"):
         second.prepare()

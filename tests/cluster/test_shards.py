@@ -124,7 +124,8 @@ def assert_replayed(zygote: Zygote, folder: Path) -> None:
     assert outcome["rounds"][1] - outcome["rounds"][0] >= 20
 
 
-@pytest.mark.parametrize("mode", ["async", LONG["bounded"], LONG["sync"]])
+@pytest.mark.long  # quick: core/coordinator/test_data_shards.py, graph/loop/test_shard_steps.py
+@pytest.mark.parametrize("mode", ["async", "bounded", "sync"])
 def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         for index in range(3):

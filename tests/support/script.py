@@ -31,6 +31,7 @@ class Script:
     variable: dict[str, Any] = field(default_factory=dict)  # arguments of get_variable for it
     rate: float = 1.0
     coordinator: str = "127.0.0.1:2222"
+    lease_s: float = 10.0
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class Script:
             self.saver = tf1.train.Saver(write_version=self.file_format)
             check_placement(self.graph, 2, 0)
             scaffold = tf1.train.Scaffold(saver=self.saver, **pieces)
-            job = JobConfig(ps=2, max_workers=self.cluster.max_workers)
+            job = JobConfig(ps=2, max_workers=self.cluster.max_workers, lease_s=self.lease_s)
             counting = StepCounting(self.graph)
             self.folders = OwnedFolders([self.folder], job, self.coordinator, self.log)
             identity = identity_of_script(self.graph, counting.counters)

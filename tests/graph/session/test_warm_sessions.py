@@ -15,7 +15,6 @@ from psruntime.graph.loop.loop_graphs import WarmSessions
 from psruntime.graph.session.session import ViewSession, open_session
 from psruntime.model import ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train
-from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of
 
 calls: list[int] = []  # of the model's own Python function
@@ -73,7 +72,8 @@ def trained(modes: list[str], folder: Path, warms: bool) -> Run:
     return train(cluster, MODEL, 3, mode=modes[0], built=built, **settings)
 
 
-@pytest.mark.parametrize("modes", long_but([["async", "sync"]], [["async", "sync"], ["sync", "async"]]))
+@pytest.mark.long
+@pytest.mark.parametrize("modes", [["async", "sync"], ["sync", "async"]])
 def test_a_session_is_warmed_by_what_changes_nothing(
     modes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
