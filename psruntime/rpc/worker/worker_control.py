@@ -180,7 +180,7 @@ class WorkerControl:
             answer = self._membership.answer
             if answer.instructions.phase is Phase.FAILED:
                 self._raise_if_over(answer)
-            gate = None
+            gate = None  # another mode, or it is decided elsewhere
             if not self._is_decided_elsewhere(answer):
                 gate = self._gate_in(self._mode_of(answer), answer)
                 if pause_epoch := self._facts.pause_epoch:
@@ -271,18 +271,18 @@ class WorkerControl:
         def is_over() -> bool:
             return starved is not None and starved.is_over()
 
+        saved = False  # whether this worker has seen that a checkpoint is wanted in the pause
+
         def is_wanted() -> bool:
             instructions = self._membership.answer.instructions
-            is_to_save = (
-                instructions.pause_epoch > 0 and instructions.save and not saves
-            )  # no other action comes meanwhile
+            is_to_save = instructions.pause_epoch > 0 and instructions.save and not saved  # no action comes meanwhile
             return not self._stop.is_set() and self.is_current(assignment) and not is_over() and not is_to_save
 
-        saves, starved_since = False, starved.since if starved else None
+        starved_since = starved.since if starved else None
         while self.may_step() and self.is_current(assignment):
             quick, self._actions_are_quick = self._actions_are_quick, False
             if self._membership.answer.instructions.pause_epoch:
-                saves = self._membership.answer.instructions.save
+                saved = self._membership.answer.instructions.save
                 self._while_paused()
             try:
                 request = ActionRequest(*worker, report, QUICK_S if quick else poll_s, starved_since)
