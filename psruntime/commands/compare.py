@@ -114,7 +114,7 @@ def _parser() -> flags.Parser:
         help=f"number of worker processes (default: {WORKERS})",
     )
     most_used.add_argument(
-        "--slow", default="", metavar="WORKER:TIMESx", help="let a worker be so many times slower, by pauses in its "
+        "--slow", default="", metavar="WORKER:TIMESx", help="let a worker be so many times slower, by waits in its "
         "steps; several with commas between them",
     )  # fmt: skip
     most_used.add_argument("--out", default=OUT, type=local_file, metavar="FILE", help=f"the page (default: {OUT})")

@@ -186,7 +186,7 @@ class WorkerConfig:
         "before the suffix; Parquet if it ends with .parquet", metavar="FILE",
     )  # fmt: skip
     slowdown: float = setting(
-        "job", 1.0, "multiple of its duration that each step takes, by pauses", metavar="TIMES", least=1.0
+        "job", 1.0, "multiple of its duration that each step takes, by waiting", metavar="TIMES", least=1.0
     )
 
     def __post_init__(self) -> None:

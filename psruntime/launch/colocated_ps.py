@@ -24,7 +24,7 @@ START_S = 60.0  # for ps 0 to serve its coordinator; importing TensorFlow comes 
 PS_END_S = 300.0  # for the ps to end after its worker: ps 0 leaves as the last of all
 KILLED_S = 10.0  # for a killed ps to be gone
 RESTARTS = 10
-LOOK_S = 0.05  # how often a pause before a restart looks whether it is still wanted
+LOOK_S = 0.05  # how often a wait before a restart looks whether it is still wanted
 LIFELINE = "--lifeline=kill"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that ask a process to end
 
@@ -152,7 +152,7 @@ class ColocatedPs:
             return process.wait()
 
     def _restart(self, code: int, lived_s: float) -> bool:
-        """Starts it again after a pause; False if that is not wanted, or was done too often."""
+        """Starts it again after a delay; False if that is not wanted, or was done too often."""
         delay_s = None if self._ending else self._backoff.delay_s(lived_s)
         if delay_s is None:
             return False

@@ -8,8 +8,8 @@ A run of TensorFlow has no time limit of its own, and a step may be silent for m
 server ends a connection that pings while no data is sent (`too_many_pings`).  Two other checks find dead connections:
 
 - The kernel asks the other machine's kernel (TCP keepalive and TCP_USER_TIMEOUT, see tcp(7)).  That one answers also
-  while the process there is busy, or paused; it does not if the machine is down or the link is cut.
-- The coordinator, by leases, finds a ps that is paused or hangs.  It is then in no view, and the connections to it are
+  while the process there is busy, or stopped; it does not if the machine is down or the link is cut.
+- The coordinator, by leases, finds a ps that is stopped or hangs.  It is then in no view, and the connections to it are
   shut down here: every call on them fails at once, and with it the run.
 """
 

@@ -219,7 +219,7 @@ class CheckpointFolder:
         """Makes the files with the prefix `new.merged` the newest checkpoint, and removes the oldest ones.
 
         Raises:
-            CheckpointError: another process listed one meanwhile, so this one was paused and is behind.
+            CheckpointError: another process listed one meanwhile, so this one stood still and is behind.
         """
         self._require_alone(new)
         others = [path for path in new.listed if os.path.basename(path) not in names_of(new.global_step)]

@@ -6,7 +6,7 @@ trains: then they are read in place, a chunk at a time, and no ps needs room for
 TensorFlow copies a dense variable only when it is next updated: until then both share their memory.
 
 Every ps has one copy, also after a change of the chief.  A stamp, a random number that is written before each copy,
-identifies it, so a chief that was paused finds that another has made one since.
+identifies it, so a chief that stood still finds that another has made one since.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replicas: the variables of each ps, copied to the next ps, so that a lost ps is restored without a disk.
 
-A copy has two halves.  `begin` copies every bucket on its own ps, under its mutex: the training pauses only for that.
+A copy has two halves.  `begin` copies every bucket on its own ps, under its mutex: the training waits only for that.
 `send` and `finish` copy these to the next ps while it continues, and note there that they are complete.  In mode sync
 each ps keeps its own copy as well, because all of them return to the same round.
 """

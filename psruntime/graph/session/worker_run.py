@@ -153,8 +153,8 @@ class StepResult:
     """The result of one step.
 
     finite: whether loss and gradient are.  staleness: the largest of the applied updates, in versions; None if there
-    are none.  dropped: buckets that refused theirs.  counted: whether none did because it was stale or its sender not
-    admitted.  times: when it did what.  weight: of the batch, where a step returns it.
+    are none.  dropped: buckets that refused theirs.  counted: whether every bucket applied it or refused it for
+    a final cause.  times: when it did what.  weight: of the batch, where a step returns it.
     """
 
     loss: float

@@ -40,7 +40,7 @@ from psruntime.rpc.wire.messages import Leave
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 1.0  # a coordinator that is back is found within it
-LOOK_S = 0.1  # how often a pause looks at the stop event
+LOOK_S = 0.1  # how often a wait looks at the stop event
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def retrying(
     log: Callable[..., None],
     setting: str = "--connect-timeout",
 ) -> T:
-    """Makes the call until it is answered, with growing pauses.  Logs when it begins to wait and when that ends.
+    """Makes the call until it is answered, with growing delays.  Logs when it begins to wait and when that ends.
 
     `what` is whom the call reaches, `setting` the flag that sets `for_s`, both for people.
 

@@ -51,7 +51,7 @@ def now_with_suspension_s() -> float:
 def _why_still(late_s: float, used_s: float, lease_s: float) -> str:
     """used_s: processor time of the process meanwhile."""
     computing = "native code computed with Python's lock (GIL)"
-    waiting = "native code waited with Python's lock (GIL), or the process or its machine was paused"
+    waiting = "native code waited with Python's lock (GIL), or the process or its machine was stopped"
     return (
         f"Python did not run in this process for {late_s:.1f} s: {computing if used_s > late_s / 2 else waiting}; "
         f"no heartbeat left it meanwhile, and after {lease_s:g} s (--lease) a process is lost: release the lock there, "

@@ -115,7 +115,7 @@ class ClockPolls:
 
 
 PAUSE_S = 0.001  # for each poll, between two checks of all; half of it goes to its answer and the next heartbeat
-MOST_S = 1.0  # of that pause
+MOST_S = 1.0  # of that gap
 AT_ONCE = 32  # polls that are checked before other calls get their turn: some 1 ms
 
 FRESH_S = 1.0  # while the status is read, the largest age of a member's last heartbeat
@@ -173,7 +173,7 @@ class HeartbeatPolls:
         """Checks all polls for news once the inputs that are at hand are taken, so many changes cost one check.
 
         A single change is answered at once.  In a stream of changes, as while a thousand members join, each of which
-        may be news for all, there is a pause between two checks for other calls.
+        may be news for all, there is a gap between two checks for other calls.
         """
         self._is_asked = True
         if self._checking is None:

@@ -401,7 +401,7 @@ class WorkerControl:
         return assignment is None or not _is_of(answer, assignment)
 
     def _refresh(self) -> None:
-        """Gets a new answer from the coordinator: the last one may be from before this process was paused."""
+        """Gets a new answer from the coordinator: the last one may be from before this process stood still."""
         while True:
             try:
                 self._membership.beat_now()
@@ -410,7 +410,7 @@ class WorkerControl:
                 self._retry_after(error)
 
     def _retry_after(self, error: ReplacedError | UnreachableError) -> None:
-        """Pauses before a call is repeated: the heartbeats find the same error, and act on it."""
+        """Waits before a call is repeated: the heartbeats find the same error, and act on it."""
         self._raise_if_over(self._membership.answer)  # which raises what the membership failed with, too
         self._notes.waits(str(error))
         if self._asked.is_set() or self._stop.wait(RETRY_S):  # no coordinator is there to report the end of the job
