@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import asdict, replace
 
-from psruntime.config.process import ProcessConfig
+from psruntime.config.process import ProcessConfig, split_address
 from psruntime.core.accounting.accounts import ledger_facts
 from psruntime.core.members.departures import SessionCleanup
 from psruntime.core.members.membership import Role
@@ -22,6 +22,7 @@ from psruntime.graph.base.server import start_server
 from psruntime.graph.checkpoint.listing import newest_step
 from psruntime.graph.session.ps_state import PsState
 from psruntime.network.connections import Links, all_but
+from psruntime.network.interfaces import interface_for
 from psruntime.observe.meter import TrafficMeter
 from psruntime.process.machine import this_machine
 from psruntime.process.process import Process
@@ -43,7 +44,8 @@ class PsMember:
     ) -> None:
         job = context.job
         self._job, self._client, self._process = job, context.client, process
-        self._server, self.address = start_server("ps", where.index, host, where.port)
+        interface = interface_for(host, where.coordinator, where.interface)
+        self._server, self.address = start_server("ps", where.index, host, where.port, interface)
         self._state = PsState(self._server.target, where.index, job.max_workers)
         self._fence_revision = 0
         self._written: object = None  # the fence that is in force, and of which incarnation
@@ -53,7 +55,8 @@ class PsMember:
         self._cleanup = SessionCleanup(job.lease_s)
         data_plane = all_but((context.client.address, health_address))
         self._traffic = TrafficMeter(data_plane)
-        links = Links(data_plane, job.link_timeout_s, process.log)
+        closed_port = split_address(self.address)[1] if interface else 0
+        links = Links(data_plane, job.link_timeout_s, process.log, closed_port)
         links.start()
         process.at_exit.callback(links.close)
         self._beating = threading.Lock()

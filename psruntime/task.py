@@ -36,6 +36,7 @@ PROG = "psruntime task"
 CONNECT_TIMEOUT_S = 7200.0  # tasks are started in any order, and the others wait for ps 0, as stock's sessions do
 OF_PROCESS = (
     "health_port",
+    "interface",
     "metrics_port",
     "connect_timeout_s",
     "log_format",
@@ -129,6 +130,8 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     where |= {"coordinator": task.coordinator, **flags.given(arguments, SecurityConfig)}
     if task.role != EVALUATOR:
         where |= {"index": task.index, "host": task.host, "port": task.port}
+    else:
+        where.pop("interface", None)  # it has no server of TensorFlow
     words = [*as_flags(where), *([f"--lifeline={arguments.lifeline}"] if arguments.lifeline else [])]
     job = flags.given(arguments, JobConfig)
     if not settings.get("keep_best"):  # the patience of an evaluator

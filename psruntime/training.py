@@ -37,6 +37,7 @@ from psruntime.graph.model.evaluate import Measuring, logged, require_time
 from psruntime.graph.session.session import ModeChangedError, WorkerServer, open_session
 from psruntime.graph.session.worker_run import Observers, StepResult, WorkerRun
 from psruntime.network.connections import WorkerLinks
+from psruntime.network.interfaces import interface_for
 from psruntime.observe.evaluations import StoredStopping, best_text_of, text_of
 from psruntime.observe.log import Exact, first_line_of
 from psruntime.observe.meter import TrafficMeter
@@ -72,9 +73,12 @@ class Joined:
         if gpu_count():
             self._gpu_memory.start()
             process.at_exit.callback(self._gpu_memory.close)
-        server, address = start_server("worker", where.index, host, where.port, built.towers.cpus, built.gpu_limits)
+        interface = interface_for(host, where.coordinator, where.interface)
+        server, address = start_server(
+            "worker", where.index, host, where.port, interface, built.towers.cpus, built.gpu_limits
+        )
         self.server = WorkerServer(where.index, server.target, address)
-        self._links = WorkerLinks(address, job.link_timeout_s, process.log)
+        self._links = WorkerLinks(address, job.link_timeout_s, process.log, bool(interface))
         self._links.start()
         process.at_exit.callback(self._links.close)
         self._traffic = TrafficMeter(self._links.counts)

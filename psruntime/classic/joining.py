@@ -42,6 +42,7 @@ class ScriptPlace:
     coordinator: str = ""
     index: int | None = None
     host: str = ""
+    interface: str = ""
     connect_timeout_s: float | None = None
     tls_ca: str = ""
     tls_cert: str = ""
@@ -121,7 +122,12 @@ def join_script(
         if timeout_s is None:
             timeout_s = stock.max_wait_secs if found.task else CONNECT_TIMEOUT_S
         where = ProcessConfig(
-            found.index, found.coordinator, found.host, connect_timeout_s=timeout_s, log_format=place.log_format
+            found.index,
+            found.coordinator,
+            found.host,
+            interface=place.interface,
+            connect_timeout_s=timeout_s,
+            log_format=place.log_format,
         )
         files = {name: getattr(place, name) for name in ("tls_ca", "tls_cert", "tls_key", "token_file")}
         security = load_security(SecurityConfig.of(files))

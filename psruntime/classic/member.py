@@ -35,6 +35,7 @@ from psruntime.graph.checkpoint.owner import FolderOwner
 from psruntime.graph.session.session import WorkerServer
 from psruntime.network.connections import WorkerLinks
 from psruntime.network.hosts import await_names
+from psruntime.network.interfaces import interface_for
 from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.meter import TrafficMeter
 from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorClient
@@ -186,8 +187,9 @@ class ScriptMember:
         where = self._where
         host, health = serve_health(where, self._security, flag="health_port")
         self._at_exit.callback(health.stop, STOP_S)
-        server, address = start_server("worker", where.index, host, where.port)
-        links = WorkerLinks(address, job.link_timeout_s, self.log)
+        interface = interface_for(host, where.coordinator, where.interface)
+        server, address = start_server("worker", where.index, host, where.port, interface)
+        links = WorkerLinks(address, job.link_timeout_s, self.log, bool(interface))
         links.start()
         self._at_exit.callback(links.close)
         traffic = TrafficMeter(links.counts)

@@ -50,7 +50,8 @@ def command_line(
     """What follows `psruntime ps` for the ps beside this task."""
     words = as_flags({
         "index": task.index, "coordinator": where.coordinator, "host": where.host, "log_format": where.log_format,
-        "connect_timeout_s": where.connect_timeout_s, **{name: path for name, path in files.items() if path},
+        "connect_timeout_s": where.connect_timeout_s, **({"interface": where.interface} if where.interface else {}),
+        **{name: path for name, path in files.items() if path},
     })  # fmt: skip
     if task.index > 0:
         return list(words)

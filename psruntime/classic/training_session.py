@@ -35,6 +35,7 @@ def MonitoredTrainingSession(
     coordinator: str = "",
     index: int | None = None,
     host: str = "",
+    interface: str = "",
     connect_timeout_s: float | None = None,
     tls_ca: str = "",
     tls_cert: str = "",
@@ -85,6 +86,8 @@ def MonitoredTrainingSession(
             in whose cluster the chief is worker 0, and the other workers move up by one (`psruntime.cluster_task`).
         host: Address at which the ps reach this process; if empty, that of `TF_CONFIG`, else that of the route to the
             coordinator.
+        interface: Network interface at which the ps reach TensorFlow's server; if empty, the one that owns `host`;
+            `any` leaves the server open on all of them.
         connect_timeout_s: How long to try to reach the coordinator, in seconds. None stands for 60, and for
             `max_wait_secs` where `TF_CONFIG` says the place: its tasks wait for each other.
         tls_ca: File with the certificates of the CA (PEM); if empty, `PSRUNTIME_TLS_CA` of the environment.
@@ -112,7 +115,7 @@ def MonitoredTrainingSession(
         stop_grace_period_secs, max_wait_secs,
     )  # fmt: skip
     place = ScriptPlace(
-        coordinator, index, host, connect_timeout_s, tls_ca, tls_cert, tls_key, token_file, log_format, colocate_ps,
-        ps_arguments,
+        coordinator, index, host, interface, connect_timeout_s, tls_ca, tls_cert, tls_key, token_file, log_format,
+        colocate_ps, ps_arguments,
     )  # fmt: skip
     return join_script(NAME, place, stock, counting_of(NAME))

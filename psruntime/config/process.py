@@ -132,6 +132,10 @@ class ProcessConfig:
     health_port: int = setting(
         "network", 0, "port of the health service; of ps 0 the coordinator's", default_is="any free one", **PORT
     )
+    interface: str = setting(
+        "network", "", "network interface at which others reach TensorFlow's server; any: it is open on all of them",
+        metavar="NAME", default_is="the one that owns this process's address",
+    )  # fmt: skip
     metrics_port: int | None = setting(
         "network", None, "port of this process's metrics for Prometheus; 0: any free one", default_is="none", **PORT
     )

@@ -40,6 +40,10 @@ class LauncherConfig:
         "network", "127.0.0.1:0", "address of the coordinator", metavar="HOST:PORT",
         default_is="any free port of 127.0.0.1",
     )  # fmt: skip
+    interface: str = setting(
+        "network", "", "network interface at which TensorFlow's servers are reached; any: they are open on all of them",
+        metavar="NAME", default_is="the one that owns the address of a process",
+    )  # fmt: skip
     metrics_port: int | None = setting(
         "network", None, "port at which Prometheus reads the metrics of ps 0; the other ps have the next ones, then "
         "the workers; 0: each any free one", default_is="none", **PORT,
@@ -106,6 +110,8 @@ class LocalJob:
         is_json = self.launcher.log_format != TEXT_LOG
         if is_json:
             where += as_flags({"log_format": self.launcher.log_format})
+        if self.launcher.interface:
+            where += as_flags({"interface": self.launcher.interface})
         if (first := self.launcher.metrics_port) is not None:
             place = index + (self.ps if role == "worker" else 0)
             where += as_flags({"metrics_port": first and first + place})

@@ -168,7 +168,7 @@ idle_as_built: Idle = {}  # those that were started where graphs run as they are
 def _server(role: str, index: int, cpus: int = 1) -> Server:
     """An empty server.  TensorFlow's never end, and each takes threads, so they are used again."""
     if cpus > 1 or not idle.get((role, index)):
-        server: Server = start_server(role, index, "127.0.0.1", 0, cpus)
+        server: Server = start_server(role, index, "127.0.0.1", 0, "lo", cpus)
         return server
     server, address = idle[role, index].pop()
     tf1.Session.reset(server.target)

@@ -12,9 +12,11 @@ from pathlib import Path
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config.process import split_address
 from psruntime.errors import UsageError
 from psruntime.graph.base.errors import device_error
 from psruntime.graph.base.types import Op, Proto
+from psruntime.network.interfaces import close_to_others
 from psruntime.process.machine import EXTRA, VISIBLE, gpus, visible_names
 
 DRIVER = "libcuda.so.1"
@@ -110,27 +112,39 @@ BOOT_JOBS = {"ps": "ps", "worker": "local"}
 
 
 def start_server(
-    role: str, index: int, host: str, port: int, cpus: int = 1, gpu_limits: Sequence[int] = ()
+    role: str, index: int, host: str, port: int, interface: str, cpus: int = 1, gpu_limits: Sequence[int] = ()
 ) -> tuple[tf1.train.Server, str]:
     """Starts the server; returns it and the address at which others reach it.  Port 0: the system chooses.
 
-    cpus: CPU devices that it has; they share the cores of the machine.  gpu_limits: bytes, as `limit_gpus` has them.
+    interface: the only one at which it is reached; empty: all.  cpus: CPU devices that it has; they share the cores of
+    the machine.  gpu_limits: bytes, as `limit_gpus` has them.
 
     Raises:
-        UsageError: the port is taken.
+        UsageError: the port is taken, or cannot be closed to the other interfaces.
         DeviceError: a GPU cannot be used.
     """
     job = BOOT_JOBS[role]
     config = server_config(cpus, gpu_limits, 0 if role == "ps" else gpu_count())
     try:
         server = tf1.train.Server(
-            tf1.train.ClusterSpec({job: {index: f"{host}:{port}"}}), job_name=job, task_index=index, config=config
-        )
+            tf1.train.ClusterSpec({job: {index: f"{host}:{port}"}}), job_name=job, task_index=index, config=config,
+            start=False,
+        )  # fmt: skip
     except tf1.errors.OpError as error:
         raise device_error(error) or UsageError(
             f"TensorFlow's server cannot listen on port {port}: is it in use? Give another --port, or 0 for any"
         ) from error
-    return server, server.target.removeprefix("grpc://")
+    address = server.target.removeprefix("grpc://")
+    try:
+        if interface:
+            close_to_others(split_address(address)[1], interface)
+    except OSError as error:
+        raise UsageError(
+            f"TensorFlow's port cannot be closed to all interfaces but {interface}: {error.strerror or error}; give "
+            "--interface any to leave it open on all of them (docs/security.md)"
+        ) from error
+    server.start()
+    return server, address
 
 
 def server_config(cpus: int, gpu_limits: Sequence[int], gpus: int) -> Proto:

@@ -30,6 +30,7 @@ from psruntime.graph.buckets.bucket_store import (
     PsControl,
 )
 from psruntime.graph.embedding.id_rows import IdRows
+from psruntime.network.interfaces import LOOPBACK
 
 HOST = "127.0.0.1"  # at which the worker reaches them; TensorFlow's servers listen at every address
 
@@ -38,7 +39,7 @@ class PrivatePs:
     """As many as the job has.  TensorFlow's servers never end, so they are kept, empty, for the next worker."""
 
     def __init__(self, num_ps: int) -> None:
-        self._servers = [start_server("ps", ps, HOST, 0) for ps in range(num_ps)]
+        self._servers = [start_server("ps", ps, HOST, 0, LOOPBACK) for ps in range(num_ps)]
         self._states: list[PsState] = []
         self._views = 0
 

@@ -56,7 +56,7 @@ def test_a_server_takes_this_configuration(role: str, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(tf1.train, "Server", recorded)
     monkeypatch.setattr("psruntime.graph.base.server.gpu_count", lambda: 1)
-    start_server(role, 0, "127.0.0.1", 0, gpu_limits=[GIB])
+    start_server(role, 0, "127.0.0.1", 0, "lo", gpu_limits=[GIB])
     assert taken[0].gpu_options.allow_growth == (role == "worker")
     assert (taken[0].device_count.get("GPU") == 0) == (role == "ps")
 
@@ -102,7 +102,7 @@ def test_a_gpu_that_the_server_cannot_use_is_no_port(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(tf1.train, "Server", failing)
     with pytest.raises(DeviceError, match=r"^out of memory on a GPU"):
-        start_server("worker", 0, "127.0.0.1", 0)
+        start_server("worker", 0, "127.0.0.1", 0, "lo")
 
 
 class Machine:

@@ -1,0 +1,118 @@
+"""The one interface of this machine at which a server may be reached.
+
+TensorFlow's server listens on all interfaces, whatever address it is given.  SO_BINDTODEVICE on its listening socket,
+which an ordinary user may set once (Linux 5.7 or newer), lets only packets in that arrive at one interface.  A packet
+of this machine to its own address arrives, by Linux's count, at the interface that owns the address, so processes on
+one machine still reach each other at the address that the others have.
+
+TensorFlow listens some milliseconds before the option can be set.  A connection from then keeps no device, by which it
+is known, and is ended, now (`close_to_others`) or when it is found later (connections.py: `came_before`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from contextlib import suppress
+
+from psruntime.config.process import split_address
+from psruntime.errors import UsageError
+from psruntime.network.connections import Descriptor, descriptors, duplicated, end_of
+
+ANY = "any"
+LOOPBACK = "lo"
+WAIT_S = 1.0  # for a datagram to this machine itself
+# For each family: level, option and answer by which a socket says at which interface a datagram arrived, and where the
+# index is in the answer.  8 is IP_PKTINFO of linux/in.h.
+PACKET_INFO = {
+    socket.AF_INET: (socket.IPPROTO_IP, 8, 8, 0),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, 49, 50, 16),  # IPV6_RECVPKTINFO, IPV6_PKTINFO
+}
+
+
+def interface_for(host: str, coordinator: str, wanted: str = "") -> str:
+    """The name of the interface at which others reach a server at `host`; empty: any.
+
+    coordinator: host:port.  wanted: the setting --interface; empty to find it.
+
+    Raises:
+        UsageError: there is no such interface, or none has the address.
+    """
+    if wanted == ANY:
+        return ""
+    if wanted:
+        try:
+            socket.if_nametoindex(wanted)
+        except OSError as error:
+            known = ", ".join(sorted(name for _, name in socket.if_nameindex()))
+            raise UsageError(f"--interface {wanted}: this machine has {known}") from error
+        return wanted
+    is_local = _is_loopback(split_address(coordinator)[0])
+    found = owner_of(host)
+    if found == LOOPBACK and not (_is_loopback(host) and is_local):
+        found = ""  # a name that stands for another address elsewhere, or an address for several machines
+    if not found:
+        raise UsageError(
+            f"no interface of this machine has the address {host}, so TensorFlow's port would be open on all of them "
+            "(docs/security.md); give the one at which the others come in as --interface NAME, or --interface any"
+        )
+    return found
+
+
+def owner_of(host: str) -> str:
+    """The interface that owns an address of this machine; empty if none does.
+
+    The kernel is asked: a datagram from the address to itself arrives at its owner (IP_PKTINFO in ip(7)).
+    """
+    with suppress(OSError, UnicodeError):
+        for family, _, _, _, where in socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_DGRAM):
+            with suppress(OSError):
+                return _arrives_at(family, where)
+    return ""
+
+
+def _arrives_at(family: int, where: tuple[object, ...]) -> str:
+    level, option, kind, place = PACKET_INFO[socket.AddressFamily(family)]
+    with socket.socket(family, socket.SOCK_DGRAM) as own:
+        own.bind(where)
+        own.settimeout(WAIT_S)
+        own.setsockopt(level, option, 1)
+        own.sendto(b"", own.getsockname())
+        _, parts, _, _ = own.recvmsg(1, socket.CMSG_SPACE(32))
+        (index,) = (struct.unpack_from("=I", data, place)[0] for at, what, data in parts if (at, what) == (level, kind))
+        return socket.if_indextoname(index)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a name or address stands for this machine alone."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(where[0]).partition("%")[0]).is_loopback for *_, where in found)
+
+
+def close_to_others(port: int, interface: str) -> None:
+    """Lets this process's server at the port be reached at this interface alone; ends connections from before.
+
+    Raises:
+        OSError: the system has no means for it.
+    """
+    listening: list[Descriptor] = []
+    others: list[Descriptor] = []
+    for at in descriptors():
+        with duplicated(at) as tcp, suppress(OSError):
+            if tcp is not None and end_of(tcp.getsockname()).port == port:
+                is_listening = tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                (listening if is_listening else others).append(at)
+    if not listening:
+        raise OSError(f"no socket of this process listens on port {port}")
+    for at in listening:
+        with duplicated(at) as tcp:
+            if tcp is not None:
+                tcp.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+    for at in others:
+        with duplicated(at) as tcp, suppress(OSError):
+            if tcp is not None:
+                tcp.shutdown(socket.SHUT_RDWR)
