@@ -56,7 +56,8 @@ class Hosts:
     def world(self, name: str, **environment: str) -> World:
         """What a process on this host sees."""
         binds = {"/etc/hosts": str(self._folder / "hosts"), str(self.disk): str(self.disk_of(name))}
-        return World(binds, self._networks[name], environment, str(self._folder / f"home-of-{name}"))
+        home = str(self._folder / f"home-of-{name}")
+        return World(binds, self._networks[name], environment=environment, folder=home)
 
     def disk_of(self, name: str) -> Path:
         """Where this machine finds the host's disk."""
