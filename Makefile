@@ -13,7 +13,7 @@ GPU_READY := $(VENV)/.gpu-ready
 PARALLEL = --numprocesses $$(( $$(nproc) + 1 )) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos soak bench bench-full gpu check docs format protos clean
+.PHONY: help demo test test-all chaos soak bench bench-full gpu check docs format protos release clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -85,6 +85,9 @@ format: $(READY)  ## format the code
 
 protos: $(READY)  ## write psruntime/v1 anew from protos/
 	$(BIN)/python tools/protos.py generate
+
+release:  ## wheel and sdist of the last commit in dist/, built twice and tried in empty environments
+	$(PYTHON) tools/release.py
 
 clean:  ## remove the virtual environment, the site and all caches
 	rm -rf $(VENV) site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -24,7 +24,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _MARK = re.compile(r"<!-- check: (.+?) -->")
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
 _COMMANDS = ("psruntime", "python", "make", "launch/local.sh", "launch/ssh.sh")
