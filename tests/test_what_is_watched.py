@@ -22,7 +22,6 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
-from psruntime.commands.status import _console
 from psruntime.core.members.job_status import Departure, JobStatus
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import FailedSaves, HeldOut, Measurements, WorkerStats
@@ -30,7 +29,7 @@ from psruntime.dashboard.history import History
 from psruntime.dashboard.job_events import events_between
 from psruntime.dashboard.page import head_html
 from psruntime.observe.metrics import of_job
-from psruntime.observe.render import as_json, as_tables, progress_line
+from psruntime.observe.render import as_json, as_tables, progress_line, text_console
 from tests.observe.test_render import JOB, PS, STATUS, WORKER
 
 CAUSE = "checkpoint 520 was not written to /ck: No space left on device"
@@ -114,7 +113,7 @@ def test_who_is_back_is_not_listed_as_gone() -> None:
 def test_in_a_pipe_a_member_has_one_line_of_which_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     reason = "waits for " + " and ".join(f"worker {index}" for index in range(60))
     members = (PS, *(replace(WORKER, index=i, worker_stats=WorkerStats(waiting=reason)) for i in range(3)))
-    _console().print(as_tables(replace(STATUS, members=members), JOB))
+    text_console().print(as_tables(replace(STATUS, members=members), JOB))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if line.endswith(reason)] == ["0", "1", "2"]
     assert sum(line.split()[:1] in (["ps"], ["worker"], ["traffic"]) and "…" not in line for line in lines) == 3 + 4

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +22,7 @@ from psruntime.core.plan.buckets import Bucket, VariableSpec
 from psruntime.core.plan.plan import Plan, PlanReport, make_plan, report, tensors_of
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.model import TRAIN, Context, load_model
-from psruntime.observe.render import bytes_text, table
+from psruntime.observe.render import bytes_text, table, text_console
 from psruntime.process import flags
 from psruntime.process.process import offline
 
@@ -53,7 +53,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(json.dumps([_as_json(plan, job.local_steps) for plan in plans], indent=2) + "\n")
     else:
-        Console().print(as_tables(plans, job.local_steps))
+        text_console().print(as_tables(plans, job.local_steps))
     return EXIT_DONE
 
 

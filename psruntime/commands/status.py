@@ -23,7 +23,16 @@ from psruntime.core.members.view import Phase
 from psruntime.dashboard.history import History
 from psruntime.errors import EXIT_DONE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.observe.outputs import reader_is_gone
-from psruntime.observe.render import as_json, as_tables, event_table, head_of, more_tables, progress_line, table_of
+from psruntime.observe.render import (
+    as_json,
+    as_tables,
+    event_table,
+    head_of,
+    more_tables,
+    progress_line,
+    table_of,
+    text_console,
+)
 from psruntime.process import flags
 from psruntime.process.process import end_with_launcher, request_error, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
@@ -34,7 +43,6 @@ FOLLOW_S = 1.0
 FRESH_S = 1.0  # how old a member's report may be
 AGAIN_S = 0.1  # between two calls, until all have reported
 EVENTS = 8  # the latest
-WIDEST = 1 << 20  # characters of a line: more than any text of a status has
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.json:
             sys.stdout.write(json.dumps(as_json(status, job)) + "\n")
         else:
-            _console().print(as_tables(status, job))
+            text_console().print(as_tables(status, job))
         return EXIT_DONE
     except PsRuntimeError as error:
         return request_error(PROG, error)
@@ -88,14 +96,9 @@ def _fresh(client: CoordinatorClient) -> tuple[JobStatus, JobConfig]:
         time.sleep(AGAIN_S)
 
 
-def _console() -> Console:
-    """As wide as the terminal; elsewhere as wide as the text, so that programs find each row whole and on one line."""
-    return Console() if sys.stdout.isatty() else Console(width=WIDEST)
-
-
 def _watch(client: CoordinatorClient) -> int:
     """Shows the tables: on a terminal updated in place, elsewhere all of them again for each status."""
-    console, history = _console(), History()
+    console, history = text_console(), History()
     looks = _looks(client, history)
     next(looks)  # before the screen changes: without an answer there is nothing to show
     with Live(console=console, screen=console.is_terminal, auto_refresh=False, transient=True) as live:

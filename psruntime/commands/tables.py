@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
 from psruntime.core.members.messages import ROW_COLUMNS
 from psruntime.errors import EXIT_DONE, UsageError
-from psruntime.observe.render import table
+from psruntime.observe.render import table, text_console
 from psruntime.process import flags
 from psruntime.process.job_file import local_file
 from psruntime.process.process import offline
@@ -139,7 +138,7 @@ def _show(tables: list[StoredTable], hottest: int, as_json: bool) -> None:
         numbers = {**c.shown, "ids": len(each.ids)}.values()
         tried = c.found + c.admitted + c.refused
         sizes.add_row(Text(each.name), *map(str, numbers), f"{c.found / tried:.1%}" if tried else "-")
-    console = Console()
+    console = text_console()
     console.print(sizes)
     for each in tables if hottest else []:
         rows = table(f"hottest of {each.name}", "steps", "idle for")

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from psruntime.errors import EXIT_DONE
 from psruntime.observe.meter import PHASES
-from psruntime.observe.render import table
+from psruntime.observe.render import table, text_console
 from psruntime.observe.traces import Trace, read_trace
 from psruntime.process import flags
 from psruntime.process.job_file import local_file
@@ -49,7 +49,7 @@ def _show(path: str, as_json: bool) -> int:
         facts = {"steps": trace.steps, "modes": trace.modes, "off_by_s": trace.off_by_s, "left_out": trace.left_out}
         sys.stdout.write(json.dumps({**facts, **asdict(report)}) + "\n")
     else:
-        Console().print(_as_text(trace, report))
+        text_console().print(_as_text(trace, report))
     return EXIT_DONE
 
 

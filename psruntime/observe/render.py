@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +23,13 @@ from psruntime.core.members.view import Phase
 from psruntime.errors import some
 from psruntime.observe.evaluations import MOST_TOLD
 
+WIDEST = 1 << 20  # characters of a line: more than any text has
 LEFT = ("address", "waiting for", "variables", "how", "why", "what", "who")  # columns of words
+
+
+def text_console() -> Console:
+    """As wide as the terminal; elsewhere as wide as the text, so that programs find each row whole and on one line."""
+    return Console() if sys.stdout.isatty() else Console(width=WIDEST)
 
 
 def table(*columns: str) -> Table:
@@ -148,10 +155,10 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
         parts.append(f"{sum(w.examples_per_s for w in workers):.0f} examples/s")
         if steps_per_s > 0 and job.train_steps is not None and status.phase is Phase.TRAINING:
             parts.append(f"{_duration(max(0, job.train_steps - status.global_step) / steps_per_s)} left")
-        parts.append(f"{len(workers)} workers" if workers else status.reason)
-    else:
+        parts.append(f"{len(workers)} worker{'s' * (len(workers) > 1)}" if workers else status.reason)
+    elif status.phase is not Phase.DONE:  # whose reason is the global step
         parts.append(status.reason)
-    if status.failed_saves.count:
+    if status.failed_saves.count and status.failed_saves.cause not in status.reason:
         parts.append(saves_fail(status.failed_saves))
     return "  ".join(parts)
 

@@ -12,7 +12,15 @@ from rich.console import Console
 from psruntime.config import JobConfig
 from psruntime.core.members.job_status import Departure, JobStatus, MemberStatus, PsTraffic, WorkerTraffic
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import BytesMoved, GpuMemory, LeaveKind, PsStats, RowCounts, WorkerStats
+from psruntime.core.members.messages import (
+    BytesMoved,
+    FailedSaves,
+    GpuMemory,
+    LeaveKind,
+    PsStats,
+    RowCounts,
+    WorkerStats,
+)
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.core.steering.commands import Overrides, SteeringStatus
@@ -139,15 +147,23 @@ def test_a_ps_that_carries_too_much_is_named() -> None:
 
 def test_the_progress_line() -> None:
     line = progress_line(STATUS, JOB, steps_per_s=4.0)
-    assert line == "TRAINING step 500/1000  loss 0.2500  1234 examples/s  2:05 left  1 workers"
+    assert line == "TRAINING step 500/1000  loss 0.2500  1234 examples/s  2:05 left  1 worker"
     endless = progress_line(STATUS, JobConfig(), steps_per_s=4.0)
-    assert endless == "TRAINING step 500  loss 0.2500  1234 examples/s  1 workers"
+    assert endless == "TRAINING step 500  loss 0.2500  1234 examples/s  1 worker"
     third = replace(STATUS, shards=ShardsStatus(3, 7, 12, 1))
     assert progress_line(third, JobConfig(epochs=5), 4.0).startswith("TRAINING step 500  epoch 3 of 5  loss 0.2500  ")
     assert " epoch 3  loss " in progress_line(third, JobConfig(), 4.0)
     assert "epoch" not in progress_line(third, JobConfig(epochs=2), 4.0), "they are done"
     forming = JobStatus(Phase.FORMING, "waiting for ps 1 of 2", View(), 0, 0, 0, ())
     assert progress_line(forming, JOB, 0.0) == "FORMING step 0/1000  waiting for ps 1 of 2"
+
+
+def test_the_progress_line_says_nothing_twice() -> None:
+    """The reason of DONE is the global step; that of FAILED may be why no checkpoint was written."""
+    done = JobStatus(Phase.DONE, "global step 1001", View(), 0, 1001, 0, ())
+    assert progress_line(done, JOB, 0.0) == "DONE step 1001/1000"
+    failed = replace(done, phase=Phase.FAILED, reason="worker 0: disk full", failed_saves=FailedSaves(3, "disk full"))
+    assert progress_line(failed, JOB, 0.0) == "FAILED step 1001/1000  worker 0: disk full"
 
 
 def test_who_is_gone_and_what_was_passed_over_is_shown() -> None:
