@@ -43,8 +43,9 @@ COMMANDS = """commands:
 def main(argv: Sequence[str] | None = None) -> int:
     """Sends one command, waits until it has taken effect and prints at which global step."""
     arguments = _parser().parse_args(argv)
-    if ":" in arguments.command[0]:
-        arguments.coordinator = arguments.command.pop(0)
+    if address := next((word for word in arguments.command if ":" in word), ""):
+        arguments.coordinator = address
+        arguments.command.remove(address)
     try:
         coordinator = flags.coordinator_of(arguments)
         command = command_of(arguments.command)

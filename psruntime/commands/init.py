@@ -100,4 +100,6 @@ def _write(texts: Mapping[str, str], folder: Path) -> None:
         try:
             (folder / file).write_text(text, encoding="utf-8")
         except OSError as error:
+            for begun in texts:
+                (folder / begun).unlink(missing_ok=True)  # a full disk leaves an empty one
             raise UsageError(f"{file} cannot be written: {error.strerror}") from error

@@ -105,8 +105,10 @@ def _found(model: str | ModuleType, folder: Path) -> str:
     """The name by which the workers import the model; the module of `__main__` is written into the folder.
 
     Raises:
-        UsageError: there is no such module.
+        UsageError: there is no such module, or it is none.
     """
+    if not isinstance(model, str | ModuleType):
+        raise UsageError(f"{CALL} takes a module or its name, {MAIN} for functions of your program, got {model!r:.80}")
     name = model if isinstance(model, str) else model.__name__
     if name == MAIN:
         return write_module(sys.modules[MAIN], folder)

@@ -17,6 +17,7 @@ import errno
 import io
 import os
 import select
+import signal
 import stat
 import sys
 import threading
@@ -127,6 +128,8 @@ def entry(main: Callable[[], int]) -> int:
         _installed.append(output)
     try:
         code = main()
+    except KeyboardInterrupt:  # before the command takes its signals
+        code = 128 + signal.SIGINT
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             sys.stderr.write(f"{end.code}\n")

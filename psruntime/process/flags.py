@@ -126,6 +126,9 @@ class Parser(argparse.ArgumentParser):
         address = re.fullmatch(r"unrecognized arguments: (\S+:[0-9]+)", message)
         if address and "--coordinator" in self._option_string_actions:
             message = f"unrecognized argument {address[1]}; write --coordinator {address[1]}"
+        module = re.fullmatch(r"unrecognized arguments: (\w+)(\.py)?", message)
+        if module and "--model" in self._option_string_actions and os.path.exists(f"{module[1]}.py"):
+            message = f"unrecognized argument {module[1]}{module[2] or ''}; write --model {module[1]}"
         self.complaint = message
         hint = "" if message.endswith("?") else "; --help lists the flags"
         self.exit(EXIT_USAGE, f"{self.prog}: {message}{hint}\n")

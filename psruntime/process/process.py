@@ -282,6 +282,7 @@ def usage_error(prog: str, error: UsageError) -> int:
 def request_error(prog: str, error: PsRuntimeError) -> int:
     """Reports why a request to a running job failed.  A coordinator that does not answer is no wrong use."""
     unreachable = isinstance(error, UnreachableError)
-    hint = "; is the job running, and is --coordinator the address of its ps 0?" if unreachable else ""
+    where = "the address of its ps 0, which psruntime run prints, is given as HOST:PORT or --coordinator"
+    hint = f"; is the job running? {where}" if unreachable else ""
     sys.stderr.write(f"{prog}: {error}{hint}\n")
     return EXIT_FAILED if unreachable else error.exit_code or EXIT_FAILED

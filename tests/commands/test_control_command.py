@@ -74,7 +74,16 @@ def test_a_coordinator_that_is_not_there_is_one_line(
     assert control.main(["--coordinator=127.0.0.1:1", "pause"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("psruntime control: coordinator 127.0.0.1:1 cannot be reached")
-    assert said.endswith("is --coordinator the address of its ps 0?\n") and said.count("\n") == 1
+    assert said.endswith("prints, is given as HOST:PORT or --coordinator\n") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["127.0.0.1:1 pause", "pause 127.0.0.1:1"])
+def test_the_address_may_stand_before_or_after_the_command(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "REACH_S", 0.5)
+    assert control.main(words.split()) == 1
+    assert capsys.readouterr().err.startswith("psruntime control: coordinator 127.0.0.1:1 cannot be reached")
 
 
 def test_an_interrupt_leaves_the_command_as_it_is(

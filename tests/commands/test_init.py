@@ -65,3 +65,19 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     monkeypatch.setattr(Path, "write_text", refuse)
     assert init.main(["rents"]) == 2
     assert capsys.readouterr() == ("", "psruntime init: rents.py cannot be written: Permission denied\n")
+
+
+def test_a_full_disk_leaves_nothing_that_is_in_the_way_of_the_next_try(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = Path.write_text
+
+    def fill(path: Path, text: str, **how: str) -> None:
+        write(path, text if path.suffix == ".py" else "", **how)
+        if path.suffix == ".csv":
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fill)
+    assert init.main(["rents"]) == 2
+    assert capsys.readouterr().err == "psruntime init: rents.csv cannot be written: No space left on device\n"
+    assert not list(folder.iterdir())

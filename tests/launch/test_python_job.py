@@ -171,6 +171,12 @@ def test_it_may_be_called_in_any_thread(ends: SimpleNamespace) -> None:
     assert results[0].global_step == 52
 
 
+@pytest.mark.parametrize("model", [(len, len), len, 3])
+def test_what_is_no_module_is_refused(ends: SimpleNamespace, model: Any) -> None:
+    with pytest.raises(UsageError, match=r"takes a module or its name, __main__ for functions of your program, got "):
+        psruntime.train(model)
+
+
 def test_a_worker_that_imports_the_caller_starts_no_job(monkeypatch: pytest.MonkeyPatch, ends: SimpleNamespace) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="psruntime.worker"), raising=False)
     with pytest.raises(UsageError, match="call it under if __name__"):

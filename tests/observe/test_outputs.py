@@ -53,6 +53,13 @@ def test_what_is_printed_and_goes_nowhere_is_no_traceback(command: str, fault: s
     assert (code, error) == ((1, FULL) if fault == "full disk" else (0, ""))
 
 
+def test_an_interrupt_before_a_command_takes_its_signals_is_no_traceback() -> None:
+    begin = "import signal, sys; from psruntime.observe.outputs import entry"
+    command = [sys.executable, "-c", f"{begin}; sys.exit(entry(lambda: signal.raise_signal(signal.SIGINT)))"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_code_of_a_mistake_stays_what_it_is(fault: str) -> None:
     code, error = shell(f"{sys.executable} -m psruntime no_command", FAULTS[fault])

@@ -167,6 +167,9 @@ def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
+        (("setup",), "unrecognized arguments: setup; --help lists the flags"),
+        (("rents",), "unrecognized argument rents; write --model rents; --help lists the flags"),
+        (("rents.py",), "unrecognized argument rents.py; write --model rents; --help lists the flags"),
         (("--train-step", "3"), "unrecognized argument --train-step; did you mean --train-steps?"),
         (("--train_steps=3",), "unrecognized argument --train_steps; did you mean --train-steps?"),
         (("--modle", "x"), "unrecognized argument --modle; did you mean --mode or --model?"),
@@ -189,8 +192,14 @@ def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_an_unknown_flag_is_one_line_with_what_was_probably_meant(
-    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rents.py").touch()
     with pytest.raises(SystemExit) as ended:
         parse(*argv)
     assert ended.value.code == 2
