@@ -75,6 +75,7 @@ def _parser() -> flags.Parser:
     )
     parser.epilog = COMMANDS
     parser.formatter_class = flags.TextFormatter
+    parser.offers = tuple(str(kind) for kind in Kind if kind is not Kind.DRAIN_WORKER)
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="one of those below, with its argument")
     flags.add_coordinator_flags(parser)
     parser.heading(flags.MOST_USED).add_argument(

@@ -44,16 +44,22 @@ class _HelpAll(argparse._HelpAction):
 
 
 class _ListFlags(argparse.Action):
-    """Writes a line for each flag, with its choices and its help, for `psruntime completion`; ends."""
+    """Writes a line for each flag, with its value, choices and help, for `psruntime completion`; ends.
+
+    A line without a flag has the words that may follow the command.
+    """
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         parser.format_help()  # which decides whether there is a --help-all
+        if isinstance(parser, Parser) and parser.offers:
+            sys.stdout.write(f"\t\t{' '.join(parser.offers)}\t\n")
         for action in parser._actions:
             if action.help != argparse.SUPPRESS:
                 choices = re.fullmatch(r"\{(.*)\}", str(action.metavar or ""))
                 words = choices[1].split(",") if choices else action.choices or ()
                 for flag in action.option_strings[-1:]:
-                    sys.stdout.write(f"{flag}\t{' '.join(words)}\t{action.help or ''}\n")
+                    value = "" if action.nargs == 0 else "value"
+                    sys.stdout.write(f"{flag}\t{value}\t{' '.join(words)}\t{action.help or ''}\n")
         parser.exit()
 
 
@@ -71,6 +77,7 @@ class Parser(argparse.ArgumentParser):
         )  # fmt: skip
         self.complaint = ""  # why the flags are refused
         self.shows_all = False
+        self.offers: Sequence[str] = ()  # words that may follow the command, in a shell that completes
         self._first = first
         self._headings = {title: self.add_argument_group(title) for title in (MOST_USED, *HEADINGS, CHECKED)}
         self._headings[MOST_USED].add_argument("-h", "--help", action="help", help="show this text and end")

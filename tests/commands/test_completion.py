@@ -13,7 +13,9 @@ from psruntime import cli, completion
 
 @cache
 def script(shell: str) -> str:
-    found = [flag for command in ("run", "status", "init") for flag in completion.flags_of(command)]
+    found = [
+        flag for command in ("run", "status", "init", "control", "completion") for flag in completion.flags_of(command)
+    ]
     return completion.SHELLS[shell](found)
 
 
@@ -31,13 +33,18 @@ def offered(*words: str) -> set[str]:
     ("words", "wanted"),
     [
         (("psruntime", "ru"), {"run"}),
-        (("psruntime", ""), {*cli.COMMANDS, *cli.OPTIONS}),
+        (("psruntime", ""), {*cli.COMMANDS, "help", *cli.OPTIONS}),
         (("psruntime", "run", "--train"), {"--train-steps"}),
         (("psruntime", "run", "--mode", ""), {"async", "bounded", "sync"}),
         (("psruntime", "run", "--ps", "2", "--mode", "b"), {"bounded"}),
         (("psruntime", "run", "--mode", "sync", "--mod"), {"--mode", "--model"}),
         (("psruntime", "status", "--w"), {"--watch"}),
         (("psruntime", "init", "--"), {"--help", "--from", "--label"}),
+        (("psruntime", "run", "--model", ""), set()),
+        (("psruntime", "help", "ex"), {"export"}),
+        (("psruntime", "control", "p"), {"pause"}),
+        (("psruntime", "control", "host:1", "mo"), {"mode"}),
+        (("psruntime", "completion", "f"), {"fish"}),
         (("psruntime", "nothing", "--"), set()),
     ],
 )
