@@ -67,9 +67,11 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     from psruntime.graph.checkpoint.listing import CheckpointList
     from psruntime.graph.checkpoint.measured import BestCheckpoint, MeasuredCheckpoints, require_metric
     from psruntime.graph.model.evaluate import CheckpointEvaluation, logged
+    from psruntime.graph.model.identity import other_params
 
     context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed, worker.eval_batches)
-    evaluation = CheckpointEvaluation(load_model(worker.model, worker.set), context, logged(_log))
+    model = load_model(worker.model, worker.set)
+    evaluation = CheckpointEvaluation(model, context, logged(_log))
     metric, names = wanted.metric_of(""), evaluation.names  # a model that fails does so before the folder is read
     if wanted.compares:
         require_metric("metric", metric.name, names)
@@ -86,8 +88,8 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
         facts = {"global_step": global_step, "checkpoint": path}
         sys.stdout.write(f"{as_line(facts, values) if arguments.json else text_of(global_step, values)}\n")
         sys.stdout.flush()
-        if missing := lists.not_in(path):
-            _report(missing)
+        for remark in filter(None, (lists.not_in(path), other_params(model, path))):
+            _report(remark)
 
     out = whole_path(arguments.out) if arguments.out else ""
     checkpoints = MeasuredCheckpoints(evaluation, folder, out, show, log, best)

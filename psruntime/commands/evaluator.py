@@ -115,6 +115,7 @@ def _work(
     take_warnings(process.log, "tensorflow")
     from psruntime.graph.checkpoint.measured import FOLDER, HISTORY, BestCheckpoint, MeasuredCheckpoints, require_metric
     from psruntime.graph.model.evaluate import CheckpointEvaluation, Measuring, logged, require_time
+    from psruntime.graph.model.identity import other_params
 
     context = Context(EVAL, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed, worker.eval_batches)
 
@@ -122,7 +123,8 @@ def _work(
         _go_on(process.stop)
         require_time(measured, min(measured.seconds, end.over_for_s), job.evaluation_limit_s)
 
-    evaluation = CheckpointEvaluation(load_model(worker.model, worker.set), context, logged(process.log, on_batch))
+    model = load_model(worker.model, worker.set)
+    evaluation = CheckpointEvaluation(model, context, logged(process.log, on_batch))
     process.log("measures", metrics=", ".join(evaluation.names), checkpoints=job.checkpoint_dir)
     metric = wanted.metric_of(job.keep_best)
     if wanted.compares:
@@ -132,7 +134,13 @@ def _work(
     folder = os.path.join(job.checkpoint_dir, FOLDER)
     stopping = EarlyStopping(metric, wanted.patience, evaluations.read(os.path.join(folder, HISTORY)))
     results = Results(stopping, end.drain, os.path.join(folder, HISTORY), process.log, process.show, metrics)
-    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, folder, results.measured, process.log, best)
+
+    def measured(path: str, global_step: int, values: dict[str, float]) -> None:
+        if reason := other_params(model, path):
+            process.log("model_differs", reason=reason)
+        results.measured(global_step, values)
+
+    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, folder, measured, process.log, best)
     process.at_exit.callback(checkpoints.close)
     process.has_started()
     health.set_serving(True)
@@ -192,7 +200,7 @@ class Results:
         self._stopping, self._drain, self._path, self._log = stopping, drain, path, log
         self._show, self._metrics = show, metrics
 
-    def measured(self, _path: str, global_step: int, values: dict[str, float]) -> None:
+    def measured(self, global_step: int, values: dict[str, float]) -> None:
         """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
         self._show("held_out", text_of(global_step, values), global_step=global_step, **values)
         self._log("evaluation", global_step=global_step, **{name: Exact(value) for name, value in values.items()})

@@ -246,7 +246,7 @@ def test_a_job_whose_metric_gets_no_better_is_ended(tmp_path: Path, capsys: pyte
     )  # fmt: skip
     for number, value in enumerate([3, 2, 2, 1, 1.5, 1, 2, 0.5, 0.75]):
         measured.append(number)
-        results.measured(f"model.ckpt-{number}", number, {"loss": value})
+        results.measured(number, {"loss": value})
     assert ended_after == [6, 7]
     why = "loss got no better in 2 checkpoints: best was 1.0000 at global step 3"
     assert [facts["reason"] for name, facts in events if name == "stops_early"] == [why]

@@ -18,13 +18,23 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config.settings import value_text
-from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, SPEAKS, TENSORFLOW, ModelIdentity
+from psruntime.core.accounting.saved_state import SUFFIX, SavedState
+from psruntime.core.plan.identity import (
+    PROTOCOL,
+    PSRUNTIME,
+    SPEAKS,
+    TENSORFLOW,
+    ModelIdentity,
+    differences,
+    in_a_line,
+)
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
 from psruntime.graph.buckets.optimizers import EVERY, Rule, make_optimizer, rules_of
 from psruntime.model import Model, ModelSpec
 
 FUNCTION = "a function"
+SET = "--set "  # and the name of a parameter
 MOST_CHARS = 1000  # of a value, without its digest
 MOST_ENTRIES = 64  # of a constant array
 MOST_DEPTH = 6  # of a tensor's operations
@@ -38,7 +48,7 @@ def identity_of(
     aggregations: Mapping[str, str] | None = None,
 ) -> ModelIdentity:
     """The identity of the ModelSpec with mode "train".  constraints, aggregations: of variables, by name."""
-    facts = [*versions(), *((f"--set {name}", value_text(value)) for name, value in model.params)]
+    facts = [*versions(), *_params(model)]
     facts += [fact for rule in rules_of(spec, f"model_fn of {model.name}") for fact in _of_rule(rule)]
     facts += [(name, repr(float(limit))) for name, limit in _limits(spec) if limit is not None]
     facts += [(name, "given") for name in ("examples", "updates") if getattr(spec, name) is not None]
@@ -48,6 +58,23 @@ def identity_of(
     if [rule.pattern for rule in rules] != [EVERY]:
         facts.append(("order of the optimizers", ", ".join(f"'{rule.pattern}'" for rule in rules)))
     return ModelIdentity(tuple((name, clipped(value)) for name, value in facts), *text_of(model.name))
+
+
+def other_params(model: Model, path: str) -> str:
+    """How the parameters of a model differ from those of the checkpoint `path`; empty if no difference is known."""
+    try:
+        state = SavedState.of_text(Path(path + SUFFIX).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # of stock TensorFlow, or removed meanwhile
+        return ""
+    if state.identity is None:
+        return ""
+    theirs = tuple((name, value) for name, value in state.identity.facts if name.startswith(SET))
+    ours = tuple((name, clipped(value)) for name, value in _params(model))
+    return in_a_line(differences(ModelIdentity(ours), ModelIdentity(theirs), "the checkpoint"))
+
+
+def _params(model: Model) -> list[tuple[str, str]]:
+    return [(f"{SET}{name}", value_text(value)) for name, value in model.params]
 
 
 def versions() -> list[tuple[str, str]]:

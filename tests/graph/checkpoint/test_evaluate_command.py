@@ -15,6 +15,8 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.commands import evaluate
+from psruntime.core.accounting.saved_state import SUFFIX, SavedState
+from psruntime.core.plan.identity import ModelIdentity
 from psruntime.graph.checkpoint.measured import HISTORY
 from psruntime.graph.model.evaluate import CheckpointEvaluation
 from psruntime.model import load_model
@@ -203,6 +205,30 @@ def test_a_mistake_is_one_line(argv: list[str], said: str, capsys: pytest.Captur
     assert evaluate.main(argv) == 2
     out, err = capsys.readouterr()
     assert out == "" and said in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--set=lr=0.1"], ""),
+        ([], "--set lr: none, where the checkpoint has 0.1"),
+        (
+            ["--set=lr=3", "--set=n=2"],
+            "--set lr: 3, where the checkpoint has 0.1; --set n: 2, where the checkpoint has none",
+        ),
+    ],
+)
+def test_other_parameters_than_those_of_the_checkpoint_are_one_line(
+    argv: list[str], said: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(10, 1.0)
+    state = SavedState(10, identity=ModelIdentity((("psruntime", "0.0.1"), ("--set lr", "0.1"))))
+    (tmp_path / "saved" / f"model.ckpt-10{SUFFIX}").write_text(state.text())
+    assert evaluate.main([f"--checkpoint-dir={tmp_path / 'saved'}", "--model=line_of_three", *argv]) == 0
+    assert capsys.readouterr() == (
+        "held out, at global step 10: loss 2.0000\n",
+        f"psruntime evaluate: {said}\n" if said else "",
+    )
 
 
 def test_a_checkpoint_of_another_model_is_one_line(
