@@ -169,6 +169,20 @@ def find_model(name: str) -> None:
             raise _lacks(name, project)
 
 
+def unread_params(name: str, params: Params) -> str:
+    """That no function of a model module reads parameters, by its text; empty if one may, or there are none.
+
+    The module is not imported.
+    """
+    is_light = "." not in name or name.startswith("psruntime.")  # to find another one imports its package
+    spec = importlib.util.find_spec(name) if params and is_light else None
+    if not spec or not spec.origin or "params" in Path(spec.origin).read_text(errors="replace"):
+        return ""
+    names = ", ".join(each for each, _ in params)
+    way = "model_fn has them by an argument params, input_fn as context.params"
+    return f"--set {names} has no effect: {name} reads no parameters; {way}"
+
+
 def load_model(name: str, params: Params = ()) -> Model:
     """Imports a model module by its dotted name, for these parameters.
 

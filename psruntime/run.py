@@ -17,7 +17,7 @@ from psruntime.launch import local_job as launch
 from psruntime.launch.children import PROG, LauncherConfig, LocalJob
 from psruntime.launch.local_job import LINGER_S, TRAIN_STEPS, log_folder
 from psruntime.launch.watch import Patience, run_job
-from psruntime.model import find_model
+from psruntime.model import find_model, unread_params
 from psruntime.observe.outputs import entry
 from psruntime.process import flags
 from psruntime.process.process import usage_error
@@ -30,10 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         job, patience = local_job(arguments)
-        find_model(flags.worker_config(arguments).model)
+        worker = flags.worker_config(arguments)
+        find_model(worker.model)
         folder = log_folder(job.launcher.log_dir)
     except UsageError as error:
         return usage_error(PROG, error)
+    if remark := unread_params(worker.model, worker.set):
+        sys.stderr.write(f"{PROG}: {remark}\n")
     return run_job(job, folder, patience)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from psruntime import run
 from psruntime.errors import UsageError
-from psruntime.model import find_model, input_seed, load_model
+from psruntime.model import find_model, input_seed, load_model, unread_params
 
 LACKS = (
     "model 'psruntime.examples.digits' needs scikit-learn, which is not installed: pip install 'psruntime[examples]', "
@@ -81,3 +81,12 @@ def test_each_worker_and_each_life_has_a_seed_of_its_own() -> None:
     assert all(0 <= seed < 2**31 for seed in seeds)
     assert [input_seed(7, worker, 0) for worker in range(3)] == [7, 8, 9]
     assert input_seed(7, 1, 300) == input_seed(7, 1, 300) != input_seed(8, 1, 300)
+
+
+def test_parameters_that_no_function_reads_are_named(folder: Path) -> None:
+    said = "--set lr, n has no effect: rents reads no parameters; "
+    assert unread_params("rents", (("lr", 0.1), ("n", 2))).startswith(said)
+    assert unread_params("rents", ()) == "" == unread_params("psruntime.templates.my_model", (("lr", 0.1),))
+    assert unread_params("psruntime.examples.digits", (("lr", 0.1),)), "it is not imported, which needs scikit-learn"
+    (folder / "rents.py").write_text("def model_fn(features, labels, mode, params): ...")
+    assert unread_params("rents", (("lr", 0.1),)) == ""

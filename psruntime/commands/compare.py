@@ -25,7 +25,7 @@ from psruntime.dashboard.drawing import require_bokeh
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.launch.children import END_S, LauncherConfig, LocalJob
 from psruntime.launch.watch import Patience, held_out_of, run_job
-from psruntime.model import find_model
+from psruntime.model import find_model, unread_params
 from psruntime.observe.records import read_records
 from psruntime.process import flags
 from psruntime.process.job_file import local_file
@@ -49,9 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         grid = grid_of(arguments.grid)
         wanted = modes_of(arguments.modes or (ASYNC if len(grid) > 1 else WANTED))
         settings = [_settings_of(request, arguments) for request in wanted]
-        find_model(flags.worker_config(arguments).model)
+        model = flags.worker_config(arguments).model
+        find_model(model)
         require_bokeh("compare")
         out = _writable(arguments.out)
+        if remark := unread_params(model, grid[0]):
+            sys.stderr.write(f"{PROG}: {remark}\n")
         trainings, failure = [], EXIT_DONE
         for (request, of_job), params in product(zip(wanted, settings, strict=True), grid):
             trained = _train(with_params(request.name, params, grid), arguments, of_job, slow, params)

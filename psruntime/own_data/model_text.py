@@ -122,8 +122,8 @@ def place_in(words, field):
 
 MODEL = '''
 
-def model_fn(features, labels, mode):
-    """Builds the graph on one batch: `mode` is "train" or "eval"."""
+def model_fn(features, labels, mode, params):
+    """Builds the graph on one batch: `mode` is "train" or "eval".  `params` has what is set, as by --set lr=0.01."""
     inputs = [{numbers}]
 {embedded}    hidden = tf.nn.relu(dense(tf.concat(inputs, axis=1), HIDDEN, "hidden"))
 '''
@@ -143,7 +143,8 @@ ENDS = {
     metrics = None
     if mode == "eval":
         metrics = {"auc": tf.metrics.auc(labels, probability)}
-    return ModelSpec(loss, tf.train.AdamOptimizer, RATE, predictions={"probability": probability}, metrics=metrics)
+    rate, predictions = params.get("lr", RATE), {"probability": probability}
+    return ModelSpec(loss, tf.train.AdamOptimizer, rate, predictions=predictions, metrics=metrics)
 """,
     CLASSES: """    logits = dense(hidden, len(CLASSES), "logits")
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
@@ -152,7 +153,7 @@ ENDS = {
     metrics = None
     if mode == "eval":
         metrics = {"accuracy": tf.metrics.accuracy(labels, number)}
-    return ModelSpec(loss, tf.train.AdamOptimizer, RATE, predictions=predictions, metrics=metrics)
+    return ModelSpec(loss, tf.train.AdamOptimizer, params.get("lr", RATE), predictions=predictions, metrics=metrics)
 """,
     NUMBERS: """    mean, deviation = LABEL_SCALE
     outcome = mean + deviation * tf.squeeze(dense(hidden, 1, "outcome"), axis=1)
@@ -160,7 +161,8 @@ ENDS = {
     metrics = None
     if mode == "eval":
         metrics = {"rmse": tf.metrics.root_mean_squared_error(labels, outcome)}
-    return ModelSpec(loss, tf.train.AdamOptimizer, RATE, predictions={LABEL: outcome}, metrics=metrics)
+    rate, predictions = params.get("lr", RATE), {LABEL: outcome}
+    return ModelSpec(loss, tf.train.AdamOptimizer, rate, predictions=predictions, metrics=metrics)
 """,
 }
 DENSE = '''

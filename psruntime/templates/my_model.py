@@ -45,8 +45,8 @@ def example(district, area, rent, quick):
     return features, tf.cast(quick, tf.float32)
 
 
-def model_fn(features, labels, mode):
-    """Builds the graph on one batch: `mode` is "train" or "eval"."""
+def model_fn(features, labels, mode, params=None):
+    """Builds the graph on one batch: `mode` is "train" or "eval".  `params` has what is set, as by --set lr=0.003."""
     table = tf.get_variable("districts", [DISTRICTS, 4])
     district = tf.nn.embedding_lookup(table, features["district"])
     hidden = tf.nn.relu(dense(tf.concat([district, features["numbers"]], axis=1), 16, "hidden"))
@@ -54,7 +54,7 @@ def model_fn(features, labels, mode):
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
     if mode == "eval":
         return ModelSpec(loss, metrics={"accuracy": tf.metrics.accuracy(labels, tf.greater(logits, 0.0))})
-    return ModelSpec(loss, tf.train.AdamOptimizer, learning_rate=1e-2)
+    return ModelSpec(loss, tf.train.AdamOptimizer, learning_rate=params.get("lr", 1e-2))
 
 
 def dense(x, units, name):
