@@ -35,15 +35,15 @@ def release(root: Path) -> None:
         work = Path(folder)
         python = environment(work / "builders", *BUILDERS)
         files, again = (build(root, python, work / name) for name in ("first", "second"))
-        sums = sums_of(files)
-        if sums != sums_of(again):
+        if (sums := sums_of(files)) != sums_of(again):
             raise SystemExit(f"release: two builds differ:\n{sums}{sums_of(again)}")
         run(python, "-m", "twine", "check", "--strict", *files)
         for file in files:
             try_out(file, version, work / f"installed {file.suffix}")
         (work / "first/dist/SHA256SUMS").write_text(sums)
         with zipfile.ZipFile(files[0]) as wheel, tarfile.open(files[1]) as sdist:
-            (work / "first/dist/CONTENTS").write_text("\n".join([*wheel.namelist(), *sdist.getnames(), ""]))
+            inside = [*wheel.namelist(), *(entry.name for entry in sdist if entry.isfile())]
+        (work / "first/dist/CONTENTS").write_text("\n".join([*inside, ""]))
         shutil.rmtree(root / "dist", ignore_errors=True)
         shutil.copytree(work / "first/dist", root / "dist")
     print(f"{sums}two builds gave these; each was installed and has trained the demo")
@@ -55,8 +55,8 @@ def checked_version(root: Path) -> str:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise SystemExit(f"release: {changed[0][3:].decode()}{more} not committed; a release is made of a commit")
     version = re.findall(r'^__version__ = "(.+)"$', (root / "psruntime/__init__.py").read_text(), re.MULTILINE)[0]
-    entry = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$"
-    if not re.search(entry, (root / "CHANGELOG.md").read_text(), re.MULTILINE):
+    entry = re.compile(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", re.MULTILINE)
+    if not entry.search((root / "CHANGELOG.md").read_text()):
         raise SystemExit(f"release: CHANGELOG.md has no line '## [{version}] - YYYY-MM-DD'; psruntime has this version")
     return version
 
@@ -108,8 +108,8 @@ def sums_of(files: list[Path]) -> str:
 
 def run(*command: str | Path, cwd: Path | None = None, quiet: bool = False, **settings: str) -> bytes:
     """What it prints, with quiet=True.  Raises CalledProcessError."""
-    out = subprocess.PIPE if quiet else None
-    return subprocess.run(command, cwd=cwd, env={**os.environ, **settings}, check=True, stdout=out).stdout
+    out, environ = subprocess.PIPE if quiet else None, {**os.environ, **settings}
+    return subprocess.run(command, cwd=cwd, env=environ, check=True, stdout=out).stdout
 
 
 if __name__ == "__main__":
