@@ -20,6 +20,7 @@ from psruntime.process.job_file import local_file
 from psruntime.process.process import usage_error
 
 PROG = "psruntime init"
+MOST_SHOWN = 10  # of the columns and values that are left out
 TEMPLATE = "my_model"  # of psruntime/templates, and the name in its text
 SUFFIXES = (".py", ".csv")  # the module and its data
 
@@ -86,10 +87,18 @@ def write_model_of(name: str, folder: Path, data: Sequence[Path], label: str) ->
     found = guess(table, label)
     _write({f"{name}.py": model_text(name, table, found, folder)}, folder)
     left_out = [f"{column.name} ({column.why})" for column in found.of(LEFT_OUT)]
+    column, header = found.label.column, "" if table.header else ", without a header"
     return "\n".join([
-        f"wrote {name}.py, which predicts {found.label.column.name}: {found.label.trivial}",
-        *([f"left out: {', '.join(left_out)}"] if left_out else []),
+        f"read {table.rows:,} rows of {len(table.names)} columns{header}",
+        f"wrote {name}.py, which predicts {column.name}: {found.label.about}; a mere guess has {found.label.trivial}",
+        *([f"left out: rows where {column.name} is {_some(column.empty)}"] if column.empty else []),
+        *([f"left out: {_some(left_out)}"] if left_out else []),
     ])  # fmt: skip
+
+
+def _some(texts: Sequence[str]) -> str:
+    shown = [text or "empty" for text in texts[:MOST_SHOWN]]
+    return ", ".join(shown) + (f" and {len(texts) - MOST_SHOWN} more" if len(texts) > MOST_SHOWN else "")
 
 
 def _write(texts: Mapping[str, str], folder: Path) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,20 +18,44 @@ from pathlib import Path
 from psruntime.errors import UsageError
 
 MOST_RECORDS = 100_000  # that are looked at, which takes some seconds
+FEWEST_RECORDS = 20  # of which some can be held out
 DELIMITERS = ",;\t|"
 MOST_DISTINCT = 0.9  # distinct rows, of all, below which a table has many equal ones
 LOOKED_AT = 100  # records of which the delimiter and the header are guessed
+LONGEST_NAME = 40  # characters
+SPACES = " \t\n\v\f\r"  # as tf.strings.strip has them
+
+EMPTY = frozenset(["", "na", "n/a", "nan", "null", "none", "?", "-"])  # fields without a value, in small letters
+NUMBER = re.compile(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*", re.ASCII)  # as TensorFlow reads it
+_LOOSE = re.compile(r"\s*[-+]?[0-9.,]+\s*")
+
+NO_CSV = {  # first bytes of a file -> what it is, and what to do
+    b"\x1f\x8b": "is compressed; unpack it with gunzip",
+    b"PK\x03\x04": "is a zip file or a spreadsheet; unpack it, or save it as CSV",
+    b"\xd0\xcf\x11\xe0": "is a spreadsheet; save it as CSV",
+    b"PAR1": "is a Parquet file; save it as CSV",
+    b"\xff\xfe": "is in UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "is in UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
+    b"<": "is HTML or XML, not CSV",
+    b"{": "is JSON, not CSV",
+    b"[{": "is JSON, not CSV",
+    b"[\n": "is JSON, not CSV",
+}
 
 
 @dataclass(frozen=True)
 class Table:
-    """names: identifiers, made of the header, or column_1 and so on.  columns: the fields of each, of all files."""
+    """header: the names in the files; empty: they have none.  names: identifiers made of them, or column_1 and so on.
+
+    columns: the fields of each, of all files, without spaces around them.  is_spaced: whether some fields have such.
+    """
 
     files: tuple[Path, ...]
     delimiter: str
-    header: bool
+    header: tuple[str, ...]
     names: tuple[str, ...]
     columns: tuple[tuple[str, ...], ...]
+    is_spaced: bool
 
     @property
     def rows(self) -> int:
@@ -45,38 +71,68 @@ def read_table(files: Sequence[Path]) -> Table:
     """The table in these files, which have the same columns.
 
     Raises:
-        UsageError: a file cannot be read, or has records of different lengths.
+        UsageError: a file cannot be read, has records of different lengths, or there are too few records.
     """
+    if twice := [file for file, count in Counter(files).items() if count > 1]:
+        raise UsageError(f"{twice[0]} is named twice")
+    csv.field_size_limit(sys.maxsize)
     delimiter = _delimiter(files[0])
-    first = next(_records(files[0], delimiter, 0))
-    if not any(first):
-        raise UsageError(f"{files[0]}, line 1: the line is empty; a file begins with a header or a record")
-    head = list(islice(_records(files[0], delimiter, len(first)), LOOKED_AT))
-    header = has_header(head)
+    first = _first(files[0], delimiter)
+    others = (record for file in files for record in islice(_records(file, delimiter, len(first)), 1, None))
+    header = has_header([first, *islice(others, LOOKED_AT)])
     rows: list[list[str]] = []
     for file in files:
         records = _records(file, delimiter, len(first))
-        if header and (found := next(records, first)) != first:
-            raise UsageError(f"{file} begins with {','.join(found)}, and {files[0]} with {','.join(first)}")
+        begin = next(records, [])
+        if not begin:
+            raise UsageError(f"{file} is empty; leave it out")
+        if header and begin != first:
+            place = next(place for place, name in enumerate(first) if begin[place] != name)
+            raise UsageError(f"{file}, line 1: column {place + 1} is '{begin[place]}', and '{first[place]}' in "
+                             f"{files[0]}; all files need the same header")  # fmt: skip
+        rows += [] if header else [begin]
         rows += islice(records, MOST_RECORDS - len(rows))
-    if not rows:
-        raise UsageError(f"{files[0]} has a header and no records")
+    if header and first in rows:
+        raise UsageError(f"{files[0]} has its header twice, again {rows.index(first) + 1} records below; leave it out")
+    if len(rows) < FEWEST_RECORDS:
+        raise UsageError(f"{files[0]} has {_number(len(rows), 'record')}; at least {FEWEST_RECORDS} are needed")
     names = names_of(first) if header else tuple(f"column_{number}" for number in range(1, len(first) + 1))
-    return Table(tuple(files), delimiter, header, names, tuple(zip(*rows, strict=True)))
+    columns = tuple(zip(*rows, strict=True))
+    stripped = tuple(tuple(field.strip(SPACES) for field in column) for column in columns)
+    return Table(tuple(files), delimiter, tuple(first) if header else (), names, stripped, stripped != columns)
 
 
 def _delimiter(file: Path) -> str:
-    """The one that cuts most records into the same number of fields, above one."""
-    found: list[tuple[float, int, str]] = []
+    """The one that cuts most records into the same number of fields, above one; of two such, that cuts out numbers."""
+    found: list[tuple[float, float, int, str]] = []
     for delimiter in DELIMITERS:
-        counts = Counter(len(record) for record in islice(_records(file, delimiter, 0), LOOKED_AT))
-        fields, records = max(counts.items(), key=lambda item: item[1], default=(1, 0))
-        found += [(records / counts.total(), fields, delimiter)] if fields > 1 else []
+        records = list(islice(_records(file, delimiter, 0), LOOKED_AT))
+        fields = _usual_fields(records)
+        numbers = sum(bool(_LOOSE.fullmatch(field)) for record in records for field in record)
+        share = sum(len(record) == fields for record in records) / max(1, len(records))
+        found += [(share, numbers / sum(map(len, records)), fields, delimiter)] if fields > 1 else []
     if not found and not any(_records(file, DELIMITERS[0], 0)):
         raise UsageError(f"{file} is empty")
     if not found:
         raise UsageError(f"{file} has one column; columns are cut by a comma, semicolon, tab or |")
-    return max(found)[2]
+    return max(found)[-1]
+
+
+def _usual_fields(records: Sequence[Sequence[str]]) -> int:
+    return max(Counter(map(len, records)).items(), key=lambda item: item[1], default=(1, 0))[0]
+
+
+def _first(file: Path, delimiter: str) -> list[str]:
+    """The first record of a file, if the others are like it."""
+    records = list(islice(_records(file, delimiter, 0), LOOKED_AT))
+    first, usual = records[0], _usual_fields(records)
+    if not any(first):
+        raise UsageError(f"{file}, line 1: the line is empty; a file begins with a header or a record")
+    if len(first) != usual or (usual > 2 and sum(map(bool, first)) == 1):
+        what = _number(sum(map(bool, first)), "field")
+        raise UsageError(f"{file}, line 1: {what}, where most records have {usual}; a file begins with a header or a "
+                         "record, so leave out what is above")  # fmt: skip
+    return first
 
 
 def _records(file: Path, delimiter: str, fields: int) -> Iterator[list[str]]:
@@ -87,51 +143,98 @@ def _records(file: Path, delimiter: str, fields: int) -> Iterator[list[str]]:
     """
     raw: list[str] = []  # lines of the record
     try:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            records = csv.reader((raw.append(line) or line for line in lines), delimiter=delimiter)  # type: ignore[func-returns-value]
-            line = 1
-            for record in records:
-                if fields:
-                    _check(record, "".join(raw), fields, f"{file}, line {line}")
-                yield record
-                raw.clear()
-                line = records.line_num + 1
+        records = csv.reader((raw.append(line) or line for line in _lines(file)), delimiter=delimiter)  # type: ignore[func-returns-value]
+        line = 1
+        for record in records:
+            if fields:
+                lines = f"line {line}" if records.line_num == line else f"lines {line} to {records.line_num}"
+                _check(record, "".join(raw), delimiter, fields, f"{file}, {lines}")
+            yield record
+            raw.clear()
+            line = records.line_num + 1
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{file} is not in UTF-8: {error.reason} at byte {error.start}; convert it with iconv"
-        ) from error
+        hint = f"; name the files in it: {file}/*.csv" if file.is_dir() else ""
+        raise UsageError(f"{file} cannot be read: {error.strerror}{hint}") from error
     except csv.Error as error:
         raise UsageError(f"{file}, line {line}: {error}") from error
 
 
-def _check(record: list[str], raw: str, fields: int, where: str) -> None:
+def _lines(file: Path) -> Iterator[str]:
+    with file.open("rb") as data:
+        begin = data.read(4)
+    if what := next((what for first, what in NO_CSV.items() if begin.startswith(first)), ""):
+        raise UsageError(f"{file} {what}")
+    with file.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as lines:
+        for number, line in enumerate(lines, 1):
+            if "\0" in line:
+                raise UsageError(f"{file}, line {number}: a NUL character, which text in UTF-8 does not have")
+            if not line.isascii() and (bad := re.search("[\udc80-\udcff]", line)):
+                raise UsageError(f"{file}, line {number}: character {bad.start() + 1} is not in UTF-8; convert the "
+                                 "file with iconv, for example from LATIN1")  # fmt: skip
+            yield line
+
+
+def _check(record: list[str], raw: str, delimiter: str, fields: int, where: str) -> None:
+    if '"' in raw and (number := stray_quote(raw, delimiter)):
+        raise UsageError(f"{where}: column {number} has a quote within a field that is not quoted, or one that is not "
+                         'closed; write it as "5"" pipe"')  # fmt: skip
+    if not raw.strip():
+        raise UsageError(f"{where}: the line is empty; correct it, or leave it out")
     if len(record) != fields:
-        what = "the line is empty" if not record else f"{len(record)} fields, where the first record has {fields}"
-        raise UsageError(f"{where}: {what}; correct it, or leave it out")
-    if any('"' in field for field in record) and '""' not in raw:
-        raise UsageError(f'{where}: a quote within a field that is not quoted; write it as "5"" pipe"')
+        raise UsageError(f"{where}: {_number(len(record), 'field')}, where the first record has {fields}; correct it, "
+                         "or leave it out")  # fmt: skip
 
 
-NUMBER = re.compile(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*")  # as TensorFlow reads it
+def stray_quote(raw: str, delimiter: str) -> int:
+    """The number of the first field, from 1, that TensorFlow does not read for its quotes; 0: there is none."""
+    field = rf'(?:"(?:[^"]|"")*"|[^"\r\n{re.escape(delimiter)}]*)'
+    good = re.match(rf"(?:{field}{re.escape(delimiter)})*", raw)
+    assert good is not None
+    if re.fullmatch(rf"{field}[\r\n]*", raw[good.end() :]):
+        return 0
+    return len(re.findall(rf"{field}{re.escape(delimiter)}", good[0])) + 1
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def is_empty(field: str) -> bool:
+    """Whether a field has no value."""
+    return field.strip().lower() in EMPTY
 
 
 def has_header(records: Sequence[Sequence[str]]) -> bool:
-    """Whether the first of these records names the columns: it has other fields than the others."""
-    first, others = records[0], records[1:]
-    if not others or not all(first[1:]) or len(set(first)) < len(first) or any(map(NUMBER.fullmatch, first)):
+    """Whether the first of these records names the columns: it has text above numbers, or fields unlike the others."""
+    first = records[0]
+    others = [record for record in records if record != first]
+    if not others:
         return False
-    columns = [[field for field in column if field] for column in zip(*others, strict=True)]
-    has_numbers = any(column and all(map(NUMBER.fullmatch, column)) for column in columns)
-    return has_numbers or not any(name in column for name, column in zip(first, columns, strict=True))
+    columns = [[field for field in column if not is_empty(field)] for column in zip(*others, strict=True)]
+    are_numbers = [bool(column) and all(map(NUMBER.fullmatch, column)) for column in columns]
+    is_name = [not NUMBER.fullmatch(name) and not is_empty(name) for name in first]
+    if any(number and name for number, name in zip(are_numbers, is_name, strict=True)):
+        return True
+    if any(map(NUMBER.fullmatch, first)) or not all(first[1:]) or len({*first}) < len(first) or any(are_numbers):
+        return False
+    is_once = len(others) == len(records) - 1
+    return is_once and not any(name in column for name, column in zip(first, columns, strict=True))
 
 
 def names_of(header: Sequence[str]) -> tuple[str, ...]:
     """Identifiers for the columns, as names of variables need them."""
     names: list[str] = []
     for number, text in enumerate(header, 1):
-        name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or f"column_{number}"
-        name = name if name[0].isalpha() else f"column_{name}"
-        names.append(name if name not in (*names, "numbers") else f"{name}_{number}")  # "numbers" is a feature
+        name = base = identifier_of(text) or f"column_{number}"
+        while name in (*names, "numbers"):  # which is a feature
+            name = f"{base}_{number}"
+            number += 1
+        names.append(name)
     return tuple(names)
+
+
+def identifier_of(text: str) -> str:
+    """A name in ASCII, as snake case has it; empty if the text has neither letters nor digits of it."""
+    text = unicodedata.normalize("NFKD", re.sub(r"([a-z])([A-Z])", r"\1_\2", text.replace("ß", "ss")))
+    name = re.sub("[^a-z0-9]+", "_", re.sub("[\u0300-\u036f]", "", text.lower()))[:LONGEST_NAME].strip("_")
+    return name if not name or name[0].isalpha() else f"column_{name}"

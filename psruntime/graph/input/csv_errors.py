@@ -18,10 +18,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.types import Array, Graph
+from psruntime.own_data.table import stray_quote
 
 MOST_RECORDS = 1_000_000  # of a file that are read again, which takes a second or two
 _FIELD = re.compile(r"Field (\d+)(?: in record(?: \d+)?)? is (?:required but missing|not a valid (\w+): ([^\n\[]*))")
 _FIELDS = re.compile(r"Expect (\d+) fields but have (\d+) in record")
+_QUOTES = re.compile(
+    r"Unquoted fields cannot have quotes|Quote(d field has| inside a string has) to|without closing quote"
+)
 
 
 class Source(NamedTuple):
@@ -47,6 +51,10 @@ def explained(reason: str, graph: Graph) -> str:
 
     graph: in which the dataset was made.
     """
+    if _QUOTES.search(reason):
+        where = next((f"{source.file}, line {place.line}, column {place.column}" for source in sources(graph)
+                      if (place := quote_of(source))), "")  # fmt: skip
+        return f'; write a quote within a field as "5"" pipe"{where and f"; the first such record is in {where}"}'
     found = _FIELD.search(reason) or _FIELDS.search(reason)
     if not found:
         return ""
@@ -72,18 +80,34 @@ def _first(graph: Graph, number: int, text: str, count: int) -> str:
 @cache
 def place_of(source: Source, number: int, text: str, count: int) -> Place | None:
     """The first record with this text in the field of this number, of those that are read; or of `count` fields."""
-    with suppress(OSError, csv.Error), open(source.file, newline="", encoding="utf-8-sig", errors="replace") as lines:
-        records = csv.reader(lines, delimiter=source.delimiter)
-        header = next(records, []) if source.header else []
-        column = source.columns[number] if source.columns else number
-        line = records.line_num + 1  # where a record begins
-        for record in islice(records, MOST_RECORDS):
-            field = record[column] if 0 <= column < len(record) else None
-            head = None if field is None else "" if field == source.empty else field.strip().partition("\n")[0]
-            if len(record) == count or head == text:
-                return Place(source.file, line, header[column] if 0 <= column < len(header) else "")
-            line = records.line_num + 1
+    records = _records(source)
+    _, header, _ = next(records, (0, [], "")) if source.header else (0, [], "")
+    column = source.columns[number] if source.columns else number
+    for line, record, _ in records:
+        field = record[column] if 0 <= column < len(record) else None
+        head = None if field is None else "" if field == source.empty else field.strip().partition("\n")[0]
+        if len(record) == count or head == text:
+            return Place(source.file, line, header[column] if 0 <= column < len(header) else "")
     return None
+
+
+@cache
+def quote_of(source: Source) -> Place | None:
+    """The first record with a quote that TensorFlow does not read; column: its number, from 1."""
+    found = ((line, stray_quote(raw, source.delimiter)) for line, _, raw in _records(source) if '"' in raw)
+    return next((Place(source.file, line, str(column)) for line, column in found if column), None)
+
+
+def _records(source: Source) -> Iterator[tuple[int, list[str], str]]:
+    """The records of a file: the line where one begins, its fields, and its text."""
+    raw: list[str] = []
+    with suppress(OSError, csv.Error), open(source.file, newline="", encoding="utf-8-sig", errors="replace") as lines:
+        records = csv.reader((raw.append(line) or line for line in lines), delimiter=source.delimiter)  # type: ignore[func-returns-value]
+        line = 1
+        for record in islice(records, MOST_RECORDS):
+            yield line, record, "".join(raw)
+            raw.clear()
+            line = records.line_num + 1
 
 
 def sources(graph: Graph) -> Iterator[Source]:

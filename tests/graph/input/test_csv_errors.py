@@ -36,6 +36,13 @@ CASES = {  # name -> the data, the text of the last of two files, what is said
         f"the field is empty in column 2, line 2 of FILE: {DEFAULT}",
     ),
     "fields": (csv([F, F]), '1,"2"\n3\n', "such a record is line 2 of FILE; every record needs 2 fields"),
+    "a stray quote": (
+        csv([F, tf1.string], header=True), 'x,y\n1,"a\nb"\n2,5" pipe\n',
+        'a quote within a field as "5"" pipe"; the first such record is in FILE, line 4, column 2',
+    ),
+    "text after a quote": (csv([F, tf1.string]), '1,"a"\n2,"a"b\n', "in FILE, line 2, column 2"),
+    "an open quote": (csv([F, tf1.string]), '1,"a"\n2,"b\n3,c\n', "in FILE, line 2, column 2"),
+    "decode_csv, a stray quote": (decoded(), 'x,y\n1,2\n3,4"\n', "in FILE, line 3, column 2"),
     "decode_csv": (
         decoded(field_delim="\t"), "x\ty\n1\t2\n3\t\n", f"the field is empty in column 2, line 3 of FILE: {DEFAULT}"
     ),
