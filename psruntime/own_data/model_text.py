@@ -17,6 +17,7 @@ FEW_ROWS = 2000  # below which a hash may hold out too few of them
 USED = (NUMBERS, WORDS, HASHED)  # kinds of columns
 HELD_OUT, GOLDEN_RATIO = 0.2, 0.618034  # as in the module
 MOST_SHIFTS = 50
+PENALTIES = {NUMBERS: 0.1, BINARY: 0.02, CLASSES: 0.02}  # on large weights, up to 300 rows; above, the less the more
 
 
 def model_text(name: str, table: Table, guess: Guess, folder: Path) -> str:
@@ -124,8 +125,10 @@ def _constants(table: Table, guess: Guess, may_be_empty: list[str], folder: Path
     if hashed := guess.of(HASHED):
         buckets = "".join(f'    "{column.name}": {column.buckets},\n' for column in hashed)
         lines.append(f"HASHED = {{  # of columns with many values: rows of the embedding\n{buckets}}}")
+    penalty = PENALTIES[label.kind] * min(1, 300 / table.rows)
     lines += [
         f"HELD_OUT = {HELD_OUT}  # share of the rows for the evaluation; training never sees them",
+        f"PENALTY = {penalty:.2g}  # on large weights, which learn few rows by heart",
         "HIDDEN, RATE = 32, 3e-3",
     ]
     lines += ["WIDTH = 4  # of an embedding"] * bool(guess.of(WORDS) or guess.of(HASHED))

@@ -140,7 +140,7 @@ MODEL = '''
 def model_fn(features, labels, mode):
     """Builds the graph on one batch: `mode` is "train" or "eval"."""
     inputs = [{numbers}]
-{embedded}    hidden = tf.nn.relu(dense(tf.concat(inputs, axis=1), HIDDEN, "hidden"))
+{embedded}    hidden, of_hidden = dense(tf.concat(inputs, axis=1), HIDDEN, "hidden")
 '''
 OF_TABLES = {
     (True, False): "    tables = {name: len(words) + 1 for name, words in WORDS.items()}\n",
@@ -152,16 +152,21 @@ EMBEDDED = """    for name, rows in tables.items():
         inputs.append(tf.nn.embedding_lookup(table, features[name]))
 """
 ENDS = {
-    BINARY: """    logits = tf.squeeze(dense(hidden, 1, "logits"), axis=1)
+    BINARY: """    logits, of_logits = dense(tf.nn.relu(hidden), 1, "logits")
+    logits = tf.squeeze(logits, axis=1)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+    if mode == "train":
+        loss += PENALTY * (of_hidden + of_logits)
     probability = tf.sigmoid(logits)
     metrics = None
     if mode == "eval":
         metrics = {"auc": tf.metrics.auc(labels, probability)}
     return ModelSpec(loss, tf.train.AdamOptimizer, RATE, predictions={"probability": probability}, metrics=metrics)
 """,
-    CLASSES: """    logits = dense(hidden, len(CLASSES), "logits")
+    CLASSES: """    logits, of_logits = dense(tf.nn.relu(hidden), len(CLASSES), "logits")
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    if mode == "train":
+        loss += PENALTY * (of_hidden + of_logits)
     number = tf.argmax(logits, axis=1)
     predictions = {"class": tf.gather(CLASSES, number), "probabilities": tf.nn.softmax(logits)}
     metrics = None
@@ -170,8 +175,11 @@ ENDS = {
     return ModelSpec(loss, tf.train.AdamOptimizer, RATE, predictions=predictions, metrics=metrics)
 """,
     NUMBERS: """    mean, deviation = LABEL_SCALE
-    outcome = mean + deviation * tf.squeeze(dense(hidden, 1, "outcome"), axis=1)
+    outcome, of_outcome = dense(tf.nn.relu(hidden), 1, "outcome")
+    outcome = mean + deviation * tf.squeeze(outcome, axis=1)
     loss = tf.reduce_mean(tf.square((outcome - labels) / deviation))
+    if mode == "train":
+        loss += PENALTY * (of_hidden + of_outcome)
     metrics = None
     if mode == "eval":
         metrics = {"rmse": tf.metrics.root_mean_squared_error(labels, outcome)}
@@ -181,11 +189,11 @@ ENDS = {
 DENSE = '''
 
 def dense(x, units, name):
-    """A layer: variables are made with tf.get_variable, so their names say what they are."""
+    """A layer, and the size of its weights.  Variables made with tf.get_variable have names that say what they are."""
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [x.shape[1], units])
         bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
-        return tf.matmul(x, kernel) + bias
+        return tf.matmul(x, kernel) + bias, tf.nn.l2_loss(kernel)
 '''
 SERVING = '''
 
