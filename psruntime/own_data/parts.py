@@ -137,8 +137,8 @@ def place_in(words, field):
 
 MODEL = '''
 
-def model_fn(features, labels, mode):
-    """Builds the graph on one batch: `mode` is "train" or "eval"."""
+def model_fn(features, labels, mode, params):
+    """Builds the graph on one batch: `mode` is "train" or "eval".  `params` has what is set, as by --set lr=0.01."""
     inputs = [{numbers}]
 {embedded}    hidden, of_hidden = dense(tf.concat(inputs, axis=1), HIDDEN, "hidden")
 '''
@@ -161,7 +161,8 @@ ENDS = {
     metrics = None
     if mode == "eval":
         metrics = {"auc": tf.metrics.auc(labels, probability)}
-    return ModelSpec(loss, tf.train.AdamOptimizer, RATE, predictions={"probability": probability}, metrics=metrics)
+    rate, predictions = params.get("lr", RATE), {"probability": probability}
+    return ModelSpec(loss, tf.train.AdamOptimizer, rate, predictions=predictions, metrics=metrics)
 """,
     CLASSES: """    logits, of_logits = dense(tf.nn.relu(hidden), len(CLASSES), "logits")
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
@@ -172,7 +173,7 @@ ENDS = {
     metrics = None
     if mode == "eval":
         metrics = {"accuracy": tf.metrics.accuracy(labels, number)}
-    return ModelSpec(loss, tf.train.AdamOptimizer, RATE, predictions=predictions, metrics=metrics)
+    return ModelSpec(loss, tf.train.AdamOptimizer, params.get("lr", RATE), predictions=predictions, metrics=metrics)
 """,
     NUMBERS: """    mean, deviation = LABEL_SCALE
     outcome, of_outcome = dense(tf.nn.relu(hidden), 1, "outcome")
@@ -183,7 +184,8 @@ ENDS = {
     metrics = None
     if mode == "eval":
         metrics = {"rmse": tf.metrics.root_mean_squared_error(labels, outcome)}
-    return ModelSpec(loss, tf.train.AdamOptimizer, RATE, predictions={LABEL: outcome}, metrics=metrics)
+    rate, predictions = params.get("lr", RATE), {LABEL: outcome}
+    return ModelSpec(loss, tf.train.AdamOptimizer, rate, predictions=predictions, metrics=metrics)
 """,
 }
 DENSE = '''
