@@ -5,8 +5,8 @@ variable `w`.  As a rule that is one, such as `ApplyAdam`; a sparse update may b
 given has a value that the graph knows, a rate for example, or is the gradient: TensorFlow makes it in the name scope
 `gradients`, and what the script does with it after that, such as clipping, is described.
 
-No fact depends on what may differ between the workers of a job: their devices, data, batch size, and operations that
-are no part of a step, as the chief has some.
+No fact depends on what may differ between the workers of a job: their devices, data, batch size, variables of
+their own, and operations that are no part of a step, as the chief has some.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Fact = tuple[str, str]
 
 def identity_of_script(graph: Any, counters: Collection[Any]) -> ModelIdentity:
     """Of the graph that a script has built.  counters: the operations that count its global step."""
-    names = {key: [v.op.name for v in graph.get_collection(key)] for key in _COLLECTIONS}
+    names = {key: [v.op.name for v in graph.get_collection(key)] for key in (*_COLLECTIONS, _LOCAL)}
     facts = [*versions(), *_facts(graph, names, counters)]
     return ModelIdentity(tuple((name, clipped(value)) for name, value in facts), *text_of("__main__"))
 
@@ -50,7 +50,7 @@ def identity_of_checkpoint(path: str) -> ModelIdentity | None:
         meta = tf1.MetaGraphDef.FromString(Path(f"{path}.meta").read_bytes())
         tf1.import_graph_def(meta.graph_def, name="")
         kept = {key: [VariableDef.FromString(b) for b in meta.collection_def[key].bytes_list.value] for key in _KEYS}
-        names = {key: [_name_of_operation(each.variable_name) for each in kept[key]] for key in _COLLECTIONS}
+        names = {key: [_name_of_operation(each.variable_name) for each in variables] for key, variables in kept.items()}
         (step,) = kept[tf1.GraphKeys.GLOBAL_STEP]
         counters = counters_of(graph, _name_of_operation(step.variable_name), _name_of_operation(step.initializer_name))
         facts = [(TENSORFLOW, meta.meta_info_def.tensorflow_version), *_facts(graph, names, counters)]
@@ -67,13 +67,18 @@ def unlike(ours: ModelIdentity, path: str) -> str:
 
 
 _COLLECTIONS = (tf1.GraphKeys.GLOBAL_VARIABLES, tf1.GraphKeys.TRAINABLE_VARIABLES)
-_KEYS = (*_COLLECTIONS, tf1.GraphKeys.GLOBAL_STEP)
+_LOCAL = tf1.GraphKeys.LOCAL_VARIABLES
+_KEYS = (*_COLLECTIONS, _LOCAL, tf1.GraphKeys.GLOBAL_STEP)
 
 
 def _facts(graph: Any, names: dict[str, list[str]], counters: Collection[Any]) -> Iterator[Fact]:
-    """names: of the variables of each of _COLLECTIONS."""
+    """names: of the variables of each of _COLLECTIONS, and of _LOCAL, which belong to one worker."""
     known = {name: graph.get_operation_by_name(name) for key in _COLLECTIONS for name in names[key]}
-    variables = {name: op for name, op in known.items() if op.type in VARIABLES}
+    variables = {
+        name: op
+        for name, op in known.items()
+        if op.type in VARIABLES and name not in names[_LOCAL] and "/job:worker" not in op.device
+    }
     trainable = {name: variables[name] for name in names[_COLLECTIONS[1]] if name in variables}
     in_step = ancestors(counters)
     writes = {name: [op for op in _writes(graph, variable) if op in in_step] for name, variable in variables.items()}

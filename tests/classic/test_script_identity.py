@@ -49,6 +49,11 @@ def build(
                 made.apply_gradients(gradients, global_step=step)
         else:
             made.apply_gradients(gradients, global_step=step)
+        for name, kind in ("mine", tf1.GraphKeys.LOCAL_VARIABLES), ("copy", tf1.GraphKeys.GLOBAL_VARIABLES):
+            with tf1.device(f"/job:worker/task:{worker}" if name == "copy" else None):
+                own = tf1.get_variable(f"{name}_{worker}", [1], collections=[kind], trainable=True)
+                with tf1.control_dependencies([own.assign([worker * 2.0])]):
+                    tf1.train.GradientDescentOptimizer(0.1 * worker).minimize(tf1.reduce_sum(own), var_list=[own])
         if worker == 0:
             w.assign(tf1.zeros([size]))  # the chief's alone, and no step
     return StepCounting(tf1.get_default_graph())
