@@ -114,13 +114,26 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
             self._member.leave(LeaveKind.OVER, "the job is done")
             self._left.set()
 
+    @property
+    def has_left(self) -> bool:
+        """Whether this worker has left the job."""
+        return self._left.is_set()
+
+    def await_left(self) -> None:
+        """Waits until the thread that closes the session has left the job.
+
+        Raises:
+            SystemExit: an error of the job ends the script.
+        """
+        self._left.wait()
+        if self._member.exit_code:
+            raise SystemExit(self._member.exit_code)
+
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if self._leaving.locked():  # by another thread, or in the block
-            self._left.wait()
-            if self._member.exit_code:
-                raise SystemExit(self._member.exit_code)
+            self.await_left()
             return kind in CLEAN_ENDS
         if kind in CLEAN_ENDS:
             self.close()

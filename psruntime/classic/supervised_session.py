@@ -31,6 +31,7 @@ class SupervisedSession(tf1.Session):  # type: ignore[misc]
         self._default_session_context_manager: Any = None
         self._closed = self._is_exiting = False
         self._closing = threading.Lock()
+        self._closes_in: int | None = None  # the thread that was the first to leave
         atexit.register(self._exit)
 
     def __del__(self) -> None:
@@ -101,9 +102,11 @@ class SupervisedSession(tf1.Session):  # type: ignore[misc]
         self._monitored.serve(self._counting.global_step)
 
     def close(self) -> None:
-        """Waits for the other workers, then leaves the job.  May be repeated."""
+        """Waits for the other workers, then leaves the job.  May be repeated; another thread waits for the first."""
         if self._is_first_to_leave():
             self._monitored.close()
+        elif self._closes_in != threading.get_ident():
+            self._monitored.await_left()
 
     def fail(self, error: BaseException) -> None:
         """Leaves the job because of an error: at once, and without holding the others up."""
@@ -113,6 +116,8 @@ class SupervisedSession(tf1.Session):  # type: ignore[misc]
     def _is_first_to_leave(self) -> bool:
         with self._closing:
             is_first, self._closed = not self._closed, True
+            if is_first:
+                self._closes_in = threading.get_ident()
         return is_first
 
     def __exit__(
@@ -127,8 +132,9 @@ class SupervisedSession(tf1.Session):  # type: ignore[misc]
             self.fail(value)
 
     def _exit(self) -> None:
-        """The script ends, and has not closed this.  Python passes over what an exit function raises."""
-        if self._is_exiting or self._closed:
+        """The script ends, and has not closed this, or does so in another thread.  Python passes over what an exit
+        function raises."""
+        if self._is_exiting or self._monitored.has_left:
             return
         self._is_exiting = True
         error = getattr(sys, "last_value", None)  # what Python has printed at its end

@@ -32,7 +32,7 @@ class Graph:
             self.step = tf1.Variable(0, name="global_step", trainable=False)
             self.queue = tf1.FIFOQueue(4, tf1.float32, [[]], shared_name=f"numbers {next(QUEUES)}")
             self.runner = tf1.train.QueueRunner(self.queue, [self.queue.enqueue(tf1.ones([]))])
-            self.number = self.queue.dequeue()
+            self.number, self.put = self.queue.dequeue(), self.queue.enqueue(1.0)
             self.given = tf1.placeholder(tf1.float32, [], name="given")
             self.set_w = self.w.assign(self.given)
             self.product = self.w * self.given
@@ -218,6 +218,38 @@ def test_methods_by_which_a_script_stops(scripts: Scripts) -> None:
     with pytest.raises(SystemExit):
         supervisor.prepare_or_wait_for_session()
     assert Supervisor.Stop is Supervisor.stop and Supervisor.PrepareSession is Supervisor.prepare_or_wait_for_session
+
+
+def test_a_second_thread_that_closes_waits_for_the_first_and_its_step(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = scripts.supervisor().prepare_or_wait_for_session()
+    of, member, others_stopped = scripts.of, scripts.member, threading.Event()
+    own_end = member.await_end
+    monkeypatch.setattr(member, "await_end", lambda assignment: (others_stopped.wait(30), own_end(assignment))[1])
+    done: list[str] = []
+
+    def start(what: str, function: Callable[[], Any]) -> threading.Thread:
+        thread = threading.Thread(target=lambda: (function(), done.append(what)))
+        thread.start()
+        return thread
+
+    def step() -> None:
+        session.run([of.number, of.train])  # nothing is in the queue yet
+
+    threads = [start("step", step)]
+    poll_until(lambda: session._monitored._step_hook._under_way, 30, "the step")
+    threads += [start("close", session.close)]
+    poll_until(session.should_stop, 30, "the end")
+    threads += [start("close again", session.close)]
+    assert done == [] and not member.finished
+    session.run(of.put)
+    threads[0].join(30)
+    assert done == ["step"] and member.done == 1
+    others_stopped.set()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(done) == ["close", "close again", "step"] and member.finished
 
 
 def test_the_end_of_the_job_stops_the_script(scripts: Scripts) -> None:
