@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,8 +18,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
+from psruntime.graph.base.graphs import uses_of
 
 _SAVES = ("SaveV2", "SaveSlices", "Save")
+_UPDATE = re.compile(r"(Resource)?((Sparse)?Apply[A-Z]|Scatter)|Assign(Add|Sub)")  # not a plain assignment
 
 
 @contextmanager
@@ -30,6 +33,9 @@ def outside_scopes() -> Iterator[None]:
 
 def check_placement(graph: Any, num_ps: int, index: int) -> None:
     """Checks that the graph is for `num_ps` ps and worker `index`, and its global variables are on the ps.
+
+    A worker may have copies of them, as one of reinforcement learning has: variables that the script puts on it by
+    name, and only ever assigns.
 
     Raises:
         UsageError: it is not; the message names the operation.
@@ -49,11 +55,19 @@ def check_placement(graph: Any, num_ps: int, index: int) -> None:
         if spec.job not in ("ps", "worker", None):
             raise UsageError(f"'{operation.name}' is placed on job '{spec.job}'; a job has ps and workers")
     for variable in tf1.global_variables():
-        if _spec(variable.device).job != "ps":
+        if _spec(variable.device).job != "ps" and not _is_copy(graph, variable, index):
             raise UsageError(
                 f"variable '{variable.op.name}' is not on a ps, so the workers would not share it; build the graph "
                 "under tf.device(tf.train.replica_device_setter(...)), or give it the collection LOCAL_VARIABLES"
             )
+
+
+def _is_copy(graph: Any, variable: Any, index: int) -> bool:
+    spec = _spec(variable.device)
+    if spec.job != "worker" or spec.task != index:
+        return False
+    uses = uses_of(graph.get_operation_by_name(variable.op.name).outputs[0])
+    return not any(_UPDATE.match(use.kind) for use in uses)
 
 
 def variables_of(ps: int) -> list[Any]:

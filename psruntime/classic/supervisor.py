@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.arguments import LateWriter, StockArguments
 from psruntime.classic.joining import ScriptPlace, counting_of, join_script, refusing
+from psruntime.classic.placement import ps_of
 from psruntime.classic.supervised_session import SupervisedSession
 from psruntime.errors import UsageError
 
@@ -241,12 +242,13 @@ class Supervisor:
     StopOnException, WaitForStop, SummaryComputed = stop_on_exception, wait_for_stop, summary_computed
 
     def _stock_arguments(self, config: Any, max_wait_secs: float) -> StockArguments:
+        ready_for_local = self.ready_for_local_init_op
         scaffold = tf1.train.Scaffold(
             init_op=tf1.no_op() if self.init_op is None else self.init_op,
             init_feed_dict=self.init_feed_dict,
             init_fn=None if self._init_fn is None else lambda _, session: self._init_fn(session),
             ready_op=tf1.constant([], tf1.string) if self.ready_op is None else self.ready_op,
-            ready_for_local_init_op=self.ready_for_local_init_op,
+            ready_for_local_init_op=_ready_on_ps() if ready_for_local is None else ready_for_local,
             local_init_op=tf1.no_op() if self.local_init_op is None else self.local_init_op,
             saver=self.saver,
         )
@@ -293,6 +295,12 @@ def _default(given: Any, key: str, make: Any) -> Any:
         tf1.add_to_collection(key, made)
         found = [made]
     return found[0] if found else None
+
+
+def _ready_on_ps() -> Any:
+    """What the chief has to initialise or restore; a Scaffold would look at copies on the worker, too."""
+    missing = tf1.report_uninitialized_variables([v for v in tf1.global_variables() if ps_of(v) is not None])
+    return tf1.identity(missing)  # else TensorFlow complains of it on workers that never fetch it
 
 
 def _initialise_local() -> Any:

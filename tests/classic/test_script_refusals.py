@@ -8,6 +8,8 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.joining import ScriptPlace, counting_of, join_script
+from psruntime.classic.placement import check_placement
+from psruntime.errors import UsageError
 from psruntime.graph.session.session import open_session
 from tests.classic.test_script_folders import STOCK
 from tests.support.local_cluster import LocalCluster
@@ -31,6 +33,33 @@ def test_device_filters_leave_nothing_out() -> None:
             with open_session(cluster.server, graph, cluster.view, config=config) as session:
                 assert session.run(on_all) == [1, 1, 1], filters
         assert list(config.device_filters) == filters, "the user's stays as it is"
+
+
+ON_WORKERS: dict[str, tuple[str, Any, bool]] = {  # device, what is done with it, whether it is let in
+    "a copy": ("/job:worker/task:0/cpu:0", lambda w: tf1.assign(w, 2.0), True),
+    "of another worker": ("/job:worker/task:1", lambda w: tf1.assign(w, 2.0), False),
+    "of no certain worker": ("/job:worker", lambda w: tf1.assign(w, 2.0), False),
+    "by no device": ("", lambda w: tf1.assign(w, 2.0), False),
+    "a trained one": ("/job:worker/task:0", tf1.train.AdamOptimizer().minimize, False),
+    "a counted one": ("/job:worker/task:0", lambda w: tf1.assign_add(w, 1.0), False),
+}
+
+
+@pytest.mark.parametrize("resource", [True, False])
+@pytest.mark.parametrize("case", ON_WORKERS)
+def test_which_global_variables_a_worker_may_have(case: str, resource: bool) -> None:
+    device, use, is_let_in = ON_WORKERS[case]
+    with tf1.Graph().as_default() as graph:
+        with tf1.device(device):
+            w = tf1.get_variable("w", [], initializer=tf1.zeros_initializer(), use_resource=resource)
+            use(w)
+        tf1.train.Saver()
+        tf1.report_uninitialized_variables()
+        if is_let_in:
+            check_placement(graph, 1, 0)
+            return
+        with pytest.raises(UsageError, match=r"'w.*' is (not on a ps|built for worker 1)"):
+            check_placement(graph, 1, 0)
 
 
 def sync_replicas(sparse: bool, hook: bool) -> None:

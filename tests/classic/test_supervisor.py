@@ -134,6 +134,28 @@ def test_each_argument_of_what_a_session_begins_with(scripts: Scripts) -> None:
         assert scripts.member.left[-1][1] == "the job is done", name
 
 
+def test_the_copies_of_a_worker_outlive_a_lost_session(scripts: Scripts) -> None:
+    """As of an agent that acts by a copy of what the ps have, and neither saves nor initialises it."""
+    sync: list[Any] = []
+
+    def build(of: Graph) -> dict[str, Any]:
+        shared = tf1.global_variables()
+        with tf1.device("/job:worker/task:0/cpu:0"):
+            copy = tf1.get_variable(f"copy_{next(QUEUES)}", [], initializer=tf1.zeros_initializer())
+        sync.extend([copy.assign(of.w), copy])
+        return {
+            "saver": tf1.train.Saver(shared), "init_op": tf1.variables_initializer(shared),
+            "ready_op": tf1.report_uninitialized_variables(shared),
+        }  # fmt: skip
+
+    with scripts.supervisor(build).managed_session() as session:
+        session.run(sync[0])
+        session.run(scripts.of.train)
+        session._monitored.with_raw(lambda raw: raw).close()
+        assert session.run([sync[1], scripts.of.w]) == [1, 0]
+    assert len([event for event in scripts.member.events if event.startswith("session")]) == 2
+
+
 def test_services_of_a_chief(scripts: Scripts, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     every = {"logdir": str(folder), "save_model_secs": 0.1, "save_summaries_secs": 0.1, "checkpoint_basename": "m"}
