@@ -97,7 +97,7 @@ class Supervisor:
             self.global_step = self._counting.global_step if given is None else given
             self.init_op = _default(init_op, _KEYS.INIT_OP, tf1.global_variables_initializer)
             self.local_init_op = _default(local_init_op, _KEYS.LOCAL_INIT_OP, _initialise_local)
-            self.ready_op = _default(ready_op, _KEYS.READY_OP, tf1.report_uninitialized_variables)
+            self.ready_op = _default(ready_op, _KEYS.READY_OP, _uninitialised)
             self.ready_for_local_init_op = _default(
                 ready_for_local_init_op, _KEYS.READY_FOR_LOCAL_INIT_OP, lambda: None
             )
@@ -299,8 +299,12 @@ def _default(given: Any, key: str, make: Any) -> Any:
 
 def _ready_on_ps() -> Any:
     """What the chief has to initialise or restore; a Scaffold would look at copies on the worker, too."""
-    missing = tf1.report_uninitialized_variables([v for v in tf1.global_variables() if ps_of(v) is not None])
-    return tf1.identity(missing)  # else TensorFlow complains of it on workers that never fetch it
+    return _uninitialised([v for v in tf1.global_variables() if ps_of(v) is not None])
+
+
+def _uninitialised(variables: Any = None) -> Any:
+    """Names, string [n]; by an operation of its own, without which TensorFlow complains where nothing fetches them."""
+    return tf1.identity(tf1.report_uninitialized_variables(variables))
 
 
 def _initialise_local() -> Any:
