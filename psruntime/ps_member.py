@@ -15,11 +15,13 @@ from psruntime.core.members.departures import SessionCleanup
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, LeaveKind, PsBeat, PsStats
 from psruntime.core.members.view import Past
+from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.plan.plan import make_plan
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
 from psruntime.graph.base.environment import tensorflow_version
 from psruntime.graph.base.server import start_server
 from psruntime.graph.checkpoint.listing import newest_step
+from psruntime.graph.model.identity import versions
 from psruntime.graph.session.ps_state import PsState
 from psruntime.network.connections import Links, all_but
 from psruntime.network.interfaces import interface_for
@@ -62,7 +64,15 @@ class PsMember:
         self._beating = threading.Lock()
         past = Past(saved_step=newest_step(job.checkpoint_dir))
         machine = this_machine(tensorflow_version())
-        me = Registration(Role.PS, where.index, self.address, health_address, past=past, machine=machine)
+        me = Registration(
+            Role.PS,
+            where.index,
+            self.address,
+            health_address,
+            past=past,
+            machine=machine,
+            identity=ModelIdentity(tuple(versions())),
+        )
         self.membership = MembershipClient(context, me, self._beat, self._receive)
 
     def stats(self) -> PsStats:

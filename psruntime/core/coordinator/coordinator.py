@@ -20,7 +20,7 @@ from psruntime.config.schedule import SYNC
 from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
 from psruntime.core.coordinator import answers, lifecycle, steered, transitions
 from psruntime.core.coordinator.job_state import JobState
-from psruntime.core.members.joins import check_join, check_model
+from psruntime.core.members.joins import check_join, check_model, check_versions, other_versions
 from psruntime.core.members.membership import Busy, Member, Role
 from psruntime.core.members.messages import (
     NOT_JOINED,
@@ -79,7 +79,8 @@ class Coordinator:
             OtherJobError: the process serves another job.
             UsageError: index out of range, a loopback address among remote ones.
             IndexHeldError: the index belongs to a live process.
-            ModelDiffersError: a worker's variables are not the job's, or what else its model is.
+            ModelDiffersError: a worker's variables are not the job's, or what else its model is; or its versions, or
+                those of a ps.
             JobDoneError, JobStoppedError, JobFailedError: the job is over.
         """
         state = self._at(now_s)
@@ -88,13 +89,16 @@ class Coordinator:
         try:
             check_join(join, state.job, state.members)
             self._prefer_the_past(join)
+            check_versions(join, state.versions)
             if join.role is Role.WORKER:
                 check_model(join, state.specs, state.identity)
         except OtherJobError as error:
             state.refused_joins.add(join, error)
             raise
         except ModelDiffersError as error:
-            if state.is_free(join.index):
+            if join.role is Role.PS:
+                state.refused_joins.add(join, error)
+            elif state.is_free(join.index):
                 state.failures.ended(join.index, str(error))
             raise
         claim = state.members.claim(join.role, join.index, join.join_id, join.waited_s)
@@ -336,11 +340,18 @@ class Coordinator:
 
     def _prefer_the_past(self, join: Join) -> None:
         """Before the first view, who knows the job's model from an earlier coordinator is right about it: workers of
-        another that were here before it are removed, and are refused when they ask again."""
+        another, and members with other versions, that were here before it are removed, and are refused when they ask
+        again."""
         state, known = self.state, join.past.identity
-        if state.view.number or known is None or state.past.identity or state.identity in (None, known):
+        if state.view.number or known is None or state.past.identity:
             return
-        difference = next(differences(state.identity, known, "the job"), None)
+        if difference := other_versions(state.versions, known):
+            for member in [*state.members.live(Role.PS), *state.members.live(Role.WORKER)]:
+                transitions.remove(state, member, "cut_off", f"it has other versions than the job: {difference}")
+            state.versions = known.versions
+        if state.identity in (None, known):
+            return
+        difference = next(differences(state.identity, known, "the job"), "")
         for member in state.members.live(Role.WORKER) if difference else []:
             transitions.remove(state, member, "cut_off", f"it has another model than the job: {difference}")
 

@@ -23,7 +23,7 @@ from psruntime.core.members.membership import JudgedClock, Member, Membership, R
 from psruntime.core.members.messages import FailedSaves, Instructions, Join, Measurements, PsBeat, WorkerBeat
 from psruntime.core.members.view import UNKNOWN, Fence, Past, Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.plan.identity import ModelIdentity
+from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.rounds.past_round import RoundPart
 from psruntime.core.rounds.shares import Shares
 from psruntime.core.rounds.sync_rounds import SyncRounds
@@ -151,6 +151,7 @@ class JobState:
         # How the training goes.
         self.specs: tuple[VariableSpec, ...] | None = None  # of the model; None before the first worker
         self.identity: ModelIdentity | None = None  # of the model; None as `specs`
+        self.versions = UNSAID  # of psruntime and TensorFlow, of every member; UNSAID before the first
         self.past = UNKNOWN  # of the job, under earlier coordinators too
         self.saved_at_s: float | None = None  # real time since when this coordinator knows the newest checkpoint
         self.failed_saves = FailedSaves()  # of the chief, since the newest checkpoint
@@ -214,6 +215,7 @@ class JobState:
         self.refused_joins.forget(member.role, member.index)
         self.shards.number_from(incarnation)
         self.sync.admit(incarnation, join.machine, join.began_at)
+        self.versions = self.versions if self.versions.facts else join.identity.versions
         if member.role is Role.WORKER:
             self.failures.joined(member.index)
             self.specs = self.specs or join.variables

@@ -18,7 +18,8 @@ NAMED = 3  # in one line of the status
 
 
 class RefusedJoins:
-    """Processes of another job that asked to join this one, whose coordinator is where theirs was.
+    """Processes of another job that asked to join this one, whose coordinator is where theirs was; and ps with other
+    versions.
 
     Each is kept for the log and the status until a process of this job has its index.
 
@@ -29,7 +30,7 @@ class RefusedJoins:
         self._note = note
         self._texts: dict[tuple[Role, int], str] = {}  # by role and index
 
-    def add(self, join: Join, error: OtherJobError) -> None:
+    def add(self, join: Join, error: UsageError) -> None:
         """This join is refused."""
         if (join.role, join.index) not in self._texts and len(self._texts) < KEPT:
             self._texts[join.role, join.index] = str(error)
@@ -67,6 +68,25 @@ def check_join(join: Join, job: JobConfig, members: Membership) -> None:
                 f"{join.role} {join.index} registers {join.address} but {other.name} is at {other.address}: loopback "
                 "addresses reach one machine only; give --host with an address that the others reach"
             )
+
+
+def check_versions(join: Join, job: ModelIdentity) -> None:
+    """Checks the versions of a process against those of the job's members; UNSAID before there is one.
+
+    Raises:
+        ModelDiffersError: another major or minor version of psruntime or TensorFlow.
+    """
+    if difference := other_versions(join.identity, job):
+        raise ModelDiffersError(
+            f"{join.role} {join.index} has other versions than the job: {difference}; all its processes need the same"
+        )
+
+
+def other_versions(ours: ModelIdentity, job: ModelIdentity) -> str:
+    """The first of the versions that must agree and does not; empty if there is none, or either says nothing."""
+    if not (ours.versions.facts and job.versions.facts):
+        return ""
+    return next(differences(ours.versions, job.versions, "the job"), "")
 
 
 def check_model(join: Join, specs: tuple[VariableSpec, ...] | None, identity: ModelIdentity | None) -> None:

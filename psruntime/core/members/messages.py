@@ -69,7 +69,7 @@ class Join:
 
     `join_id` is random text, the same in every repeat of this join; `waited_s` is the time since the
     first of them.  `job_id` names the job that the process serves.  `variables` are those of a worker's model, in
-    its order, without local ones and the global step, `identity` is what else the model is.
+    its order, without local ones and the global step, `identity` is what else the model is; of a ps, its versions.
     `machine` is that of a ps, or of a worker that computes on the CPU.  `began_at` is the global step that the job had
     reached when a worker's process was started, on which its input depends.
     """

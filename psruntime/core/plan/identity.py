@@ -41,6 +41,11 @@ class ModelIdentity:
         """The identity without the facts of these names."""
         return replace(self, facts=tuple(fact for fact in self.facts if fact[0] not in names))
 
+    @property
+    def versions(self) -> ModelIdentity:
+        """Of psruntime and TensorFlow alone, as every member of a job has them."""
+        return ModelIdentity(tuple(fact for fact in self.facts if fact[0] in VERSIONS))
+
     def data(self) -> dict[str, Any]:
         """As `of_data` takes it, of what JSON knows."""
         return {"facts": [list(fact) for fact in self.facts], "file": self.file, "text": self.text}

@@ -148,7 +148,8 @@ NOT_OF_THE_WORKER = (
 class Registration:
     """What a process registers as: its role and index, where it is reached, and a worker's variables.
 
-    address: of TensorFlow's server.  health_address: of grpc.health.v1.  Others: as in Join.
+    address: of TensorFlow's server.  health_address: of grpc.health.v1.
+    identity: of a ps, its versions.  Others: as in Join.
     """
 
     role: Role

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, Join, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import UNKNOWN, Past, Phase
 from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.plan.identity import TENSORFLOW, UNSAID, ModelIdentity
+from psruntime.errors import ModelDiffersError
 
 PS_TIMEOUT_S = 15.0
 SPECS = (VariableSpec("kernel", (4,), "float32"),)
@@ -37,12 +40,14 @@ class Job:
     def reason(self) -> str:
         return self.core.state.reason
 
-    def join(self, role: Role, index: int, past: Past = UNKNOWN) -> None:
+    def join(self, role: Role, index: int, past: Past = UNKNOWN, identity: ModelIdentity = UNSAID) -> None:
         number = len(self.incarnations) + 1
         self.incarnations[role, index] = number
         specs = SPECS if role is Role.WORKER else ()
         address = f"127.0.0.1:{number}"
-        join = Join(role, index, address, address, f"{number}", self.job.job_id, variables=specs, past=past)
+        join = Join(
+            role, index, address, address, f"{number}", self.job.job_id, variables=specs, past=past, identity=identity
+        )
         assert isinstance(self.core.join(join, number, self.now_s), Answer)
 
     def told(self, role: Role, index: int) -> Instructions:
@@ -224,3 +229,33 @@ def test_attempts_go_on_although_nobody_holds_them_any_more() -> None:
     job.beat()
     action = job.core.next_action(0, worker, 1, None, job.now_s)
     assert (action.round, action.attempt) == (41, 58)
+
+
+OLD, NEW = (ModelIdentity(((TENSORFLOW, version),)) for version in ("2.20.0", "2.21.0"))
+
+
+def test_a_ps_with_another_version_is_refused_and_the_status_says_why() -> None:
+    job = Job(ps=2, min_workers=1)
+    job.join(Role.PS, 0, identity=NEW)
+    job.join(Role.WORKER, 0, identity=NEW)
+    with pytest.raises(ModelDiffersError, match=r"^ps 1 has other versions than the job: TensorFlow: 2\.20\.0, where"):
+        job.join(Role.PS, 1, identity=OLD)
+    del job.incarnations[Role.PS, 1]
+    job.wait(1)
+    assert job.phase is Phase.FORMING and "ps 1 has other versions than the job" in job.reason
+    job.join(Role.PS, 1, identity=NEW)
+    job.wait(1)
+    assert job.phase is Phase.PREPARING
+
+
+def test_a_ps_0_that_returns_with_another_version_does_not_push_out_the_members_before_it() -> None:
+    job = Job(ps=1, min_workers=1)
+    job.join(Role.PS, 0, identity=NEW)
+    job.join(Role.WORKER, 0, replace(BEFORE, identity=OLD), identity=OLD)
+    assert not job.core.state.members.live(Role.PS)
+    with pytest.raises(ModelDiffersError, match=r"TensorFlow: 2\.21\.0, where the job has 2\.20\.0"):
+        job.join(Role.PS, 0, identity=NEW)
+    del job.incarnations[Role.PS, 0]
+    job.join(Role.PS, 0, identity=OLD)
+    job.wait(1)
+    assert job.phase is Phase.PREPARING
