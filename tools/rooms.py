@@ -59,7 +59,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("model", "optimizers", "own_data"),
     ("config", "core.fields", "core.state_table"),
     ("faults",),
-    ("errors", "v1"),
+    ("errors", "v1", "versions"),
 )
 STRANGERS = ("rpc", "graph")  # packages that do not know each other
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -14,6 +14,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
+from psruntime.versions import is_repeated
+
 MANY = 70_000  # entries of a repeated field
 _INT_BITS = {FieldDescriptor.CPPTYPE_INT32: 31, FieldDescriptor.CPPTYPE_INT64: 63}
 _INTS = {
@@ -76,10 +78,10 @@ def _with(message: Message, field: FieldDescriptor, values: dict[str, Any]) -> M
         getattr(copy, field.name)[_plain(key)] = _plain(value)
     elif field.message_type is not None:
         part = getattr(copy, field.name)
-        part = part.add() if field.is_repeated else part
+        part = part.add() if is_repeated(field) else part
         part.SetInParent()
         part.CopyFrom(whole(type(part), values)[0])
-    elif field.is_repeated:
+    elif is_repeated(field):
         getattr(copy, field.name).append(_plain(field))
     else:
         setattr(copy, field.name, _plain(field))
@@ -96,7 +98,7 @@ def _fields(message: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[s
         yield path, field
         if field.message_type is None or _is_map(field):
             continue
-        if field.is_repeated:
+        if is_repeated(field):
             for i, part in enumerate(getattr(message, field.name)):
                 yield from _fields(part, (*path, field.name, i))
         elif message.HasField(field.name):
@@ -111,9 +113,9 @@ def _values(field: FieldDescriptor) -> list[Any]:
         many = [{plain(i): values[0] for i in range(count)} for count in (65, MANY)]
         return [None, *({key: values[0]} for key in keys), *({plain(1): value} for value in values), *many]
     if field.message_type is not None:
-        return [None, [{}] * MANY] if field.is_repeated else [None, {}]
+        return [None, [{}] * MANY] if is_repeated(field) else [None, {}]
     values = list(_scalar_values(field))
-    return [None, *([value] for value in values), values[:1] * MANY] if field.is_repeated else [None, *values]
+    return [None, *([value] for value in values), values[:1] * MANY] if is_repeated(field) else [None, *values]
 
 
 def _put(place: Any, field: FieldDescriptor, value: Any) -> None:
@@ -121,7 +123,7 @@ def _put(place: Any, field: FieldDescriptor, value: Any) -> None:
         return
     if _is_map(field):
         getattr(place, field.name).update(value)
-    elif field.is_repeated:
+    elif is_repeated(field):
         entries = getattr(place, field.name)
         for entry in value:
             entries.add() if field.message_type is not None else entries.append(entry)
@@ -153,7 +155,7 @@ def _fill(draw: Any, message: Message) -> None:
             key, value = field.message_type.fields
             for name in draw(st.lists(_scalars(key), max_size=3)):
                 table[name] = draw(_scalars(value))
-        elif field.is_repeated:
+        elif is_repeated(field):
             for _ in range(draw(st.integers(0, 3))):
                 if field.message_type is not None:
                     _fill(draw, getattr(message, field.name).add())

@@ -1,9 +1,6 @@
 """A gRPC server in a thread of its own: health of this process, and on ps 0 the coordinator.
 
-One event loop serves every caller, so a caller that waits costs no thread.  No call can end the server: gRPC 1.85
-decodes the path of a call to a method that it does not know in the loop that accepts all calls, a path that is not
-UTF-8 raises there, and the server closes for good.  So such calls are answered here, without a look at their path.
-This is the only file that knows names of gRPC's inner modules.
+One event loop serves every caller, so a caller that waits costs no thread.
 """
 
 from __future__ import annotations
@@ -17,8 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
-from grpc._cython import cygrpc
-from grpc.aio import _server as grpc_server
+import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from psruntime.config.process import ProcessConfig, split_address
@@ -63,45 +59,18 @@ def _bind(family: int, where: tuple[object, ...]) -> int | None:
     return None
 
 
-UNKNOWN = "/unknown"  # stands for the path
-
-
 def make_server(checks: Sequence[Any] = ()) -> Any:
-    """A grpc.aio.Server of the running loop.  `checks` are interceptors that see a call before its request is read."""
-    return _Server((*checks, Intake()), server_options())
+    """A grpc.aio.Server of the running loop.  `checks` are interceptors that see a call before its request is read.
 
-
-class _Server(grpc_server.Server):  # type: ignore[misc]
-    def __init__(self, interceptors: Sequence[Any], options: Sequence[tuple[str, int]]) -> None:
-        self._loop = cygrpc.get_working_loop()
-        self._server = _Calls(self._loop, None, (), interceptors, options, None)
-
-
-class _Calls(cygrpc.AioServer):  # type: ignore[misc]
-    """Hands on the calls to registered methods, which gRPC tells apart before it gets here."""
-
-    def __init__(self, loop: Any, pool: Any, handlers: Any, interceptors: Sequence[Any], *others: Any) -> None:
-        super().__init__(loop, pool, handlers, interceptors, *others)
-        self._checks = tuple(interceptors)
-        self._refusing: set[asyncio.Task[None]] = set()  # the loop itself holds them weakly
-
-    async def _request_call(self) -> Any:
-        """The next call to a method that is not registered.  There is never one: it is answered here.
-
-        UNIMPLEMENTED, unless an interceptor refuses it for something else.
-        """
-        loop = asyncio.get_running_loop()
-        while True:
-            call = await super()._request_call()
-            answer = cygrpc._handle_rpc(UNKNOWN, _NoMethods(), self._checks, call, loop, False)
-            task = loop.create_task(cygrpc._schedule_rpc_coro(answer, call, loop, UNKNOWN))
-            self._refusing.add(task)
-            task.add_done_callback(self._refusing.discard)
-
-
-class _NoMethods:
-    def resolve_handler(self, _call: Any) -> None:
-        return None
+    gRPC's own before 1.84, which needs no help, and of a version that has changed what rpc/server/any_path.py uses: of
+    the latter a call with a path that is not UTF-8 may end the server.
+    """
+    interceptors = (*checks, Intake())
+    try:
+        from psruntime.rpc.server.any_path import AnyPathServer
+    except ImportError:
+        return grpc.aio.server(interceptors=interceptors, options=server_options())
+    return AnyPathServer(interceptors, server_options())
 
 
 START_S = 30.0  # binding takes milliseconds; more means that the process does not run

@@ -37,6 +37,7 @@ from google.protobuf.message import Message
 from psruntime.config.job_settings import SWITCH
 from psruntime.core.fields import COUNT_LIMIT, INDEX_LIMIT, LOCAL, REMEMBERED, AtMost, Sent, Whole, amount, anything
 from psruntime.errors import UsageError
+from psruntime.versions import is_repeated
 
 DURATION_LIMIT_S = 315_576_000_000  # of google.protobuf.Duration: 10,000 years
 UNIONS = (Union, UnionType)
@@ -199,7 +200,7 @@ def _field(of: Read, hint: _Hint, place: Place, default: Any) -> tuple[Read, Wri
     """How a field is read and written; None: as it is, unless it is false.  of: gets it from the dataclass."""
     if isinstance(place, OneofDescriptor):
         return _oneof(of, hint, place)
-    if place.is_repeated:
+    if is_repeated(place):
         is_map = place.message_type is not None and place.message_type.GetOptions().map_entry
         return _map(of, hint, place) if is_map else _repeated(of, hint, place)
     if place.message_type is Duration.DESCRIPTOR:

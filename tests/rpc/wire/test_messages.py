@@ -54,6 +54,7 @@ from psruntime.rpc.wire.messages import (
     job_to_wire,
 )
 from psruntime.v1 import coordination_pb2 as pb
+from psruntime.versions import is_repeated
 from tests.support.messages import messages
 from tests.support.selection import examples
 
@@ -535,10 +536,10 @@ def with_negative_numbers(kind):
             continue
         held = getattr(message, field.name)
         if field.message_type is None and field.cpp_type in (field.CPPTYPE_INT32, field.CPPTYPE_INT64):
-            held.append(-1) if field.is_repeated else setattr(message, field.name, -1)
+            held.append(-1) if is_repeated(field) else setattr(message, field.name, -1)
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
             inner = with_negative_numbers(field.message_type._concrete_class)
-            held.append(inner) if field.is_repeated else held.CopyFrom(inner)
+            held.append(inner) if is_repeated(field) else held.CopyFrom(inner)
     return message
 
 
