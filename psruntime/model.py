@@ -176,7 +176,10 @@ def unread_params(name: str, params: Params) -> str:
     """
     is_light = "." not in name or name.startswith("psruntime.")  # to find another one imports its package
     spec = importlib.util.find_spec(name) if params and is_light else None
-    if not spec or not spec.origin or "params" in Path(spec.origin).read_text(errors="replace"):
+    if not spec or not spec.origin or not spec.has_location:
+        return ""
+    text = Path(spec.origin).read_text(errors="replace")
+    if "params" in text or not all(f"def {function}(" in text for function in ("input_fn", "model_fn")):
         return ""
     names = ", ".join(each for each, _ in params)
     way = "model_fn has them by an argument params, input_fn as context.params"

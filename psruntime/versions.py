@@ -1,4 +1,4 @@
-"""What differs between the versions of TensorFlow and protobuf that pyproject.toml allows.
+"""What differs between the versions of protobuf that pyproject.toml allows, and with them of TensorFlow.
 
 It imports neither, so that every room may ask it; grpcio's are in rpc/server/any_path.py.
 """

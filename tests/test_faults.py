@@ -101,7 +101,7 @@ def nothing_applied(_: Any) -> str:
 
 SAID: dict[str, Callable[[Callable[[float], None]], str]] = {
     "a step, a restore or an input takes minutes": long_work,
-    "a ps is killed, paused or cut off, in a step of any length": scenario("ps_lost"),
+    "a ps is killed, stands still or is cut off, in a step of any length": scenario("ps_lost"),
     "it does not come back": ps_does_not_return,
     "the chief is stuck when a view has to be prepared": scenario("chief_does_not_prepare"),
     "the chief is stuck, and nothing is saved": scenario("chief_does_not_save"),

@@ -84,9 +84,12 @@ def test_each_worker_and_each_life_has_a_seed_of_its_own() -> None:
 
 
 def test_parameters_that_no_function_reads_are_named(folder: Path) -> None:
+    (folder / "rents.py").write_text("def input_fn(context): ...\ndef model_fn(features, labels, mode): ...")
     said = "--set lr, n has no effect: rents reads no parameters; "
     assert unread_params("rents", (("lr", 0.1), ("n", 2))).startswith(said)
     assert unread_params("rents", ()) == "" == unread_params("psruntime.templates.my_model", (("lr", 0.1),))
     assert unread_params("psruntime.examples.digits", (("lr", 0.1),)), "it is not imported, which needs scikit-learn"
-    (folder / "rents.py").write_text("def model_fn(features, labels, mode, params): ...")
+    (folder / "rents.py").write_text("def input_fn(context): ...\ndef model_fn(features, labels, mode, params): ...")
+    assert unread_params("rents", (("lr", 0.1),)) == "" == unread_params("time", (("lr", 0.1),))
+    (folder / "rents.py").write_text("from others import input_fn, model_fn")
     assert unread_params("rents", (("lr", 0.1),)) == ""

@@ -69,8 +69,8 @@ class StepCounting:
         """
         elements: list[Any] = []
         identity = identity_of(fetches, elements)
-        if identity in self._known:
-            return self._known[identity][1]
+        if (known := self._known.get(identity)) is not None:
+            return known[1]
         reads = self._reads_behind(fetches)
         if identity is not None:
             if len(self._known) >= MOST_CALLS:

@@ -34,7 +34,7 @@ class HookedSession(_HookedSession):  # type: ignore[misc]
 
     def __init__(self, session: Any, hooks: Sequence[Any]) -> None:
         super().__init__(session, hooks)
-        self._should_stop = False
+        self._should_stop: bool = False
         self._calls: dict[Hashable, Call] = {}
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
@@ -54,7 +54,8 @@ class HookedSession(_HookedSession):  # type: ignore[misc]
         return results["caller"]
 
     def _call(self, asked: Mapping[Any, Any], feeds: Mapping[Any, Any]) -> Callable[..., Any] | None:
-        if not all(map(_is_array_for, feeds.values(), feeds)):
+        graph = self._sess.graph
+        if not all(_is_array_for(value, feed, graph) for feed, value in feeds.items()):
             return None
         elements: list[Any] = []
         if (key := identity_of(asked, elements)) is None:
@@ -85,10 +86,12 @@ def identity_of(fetches: Any, elements: list[Any]) -> Hashable:
     return None if None in parts else (kind, tuple(fetches) if kind is dict else (), parts)
 
 
-def _is_array_for(value: Any, feed: Any) -> bool:
+def _is_array_for(value: Any, feed: Any, graph: Any) -> bool:
     """Whether TensorFlow feeds this value as it is."""
     return (
         isinstance(feed, tf1.Tensor)
+        and feed.graph is graph
+        and graph.is_feedable(feed)
         and isinstance(value, np.ndarray | float)
         and (isinstance(value, float) or value.dtype == feed.dtype.as_numpy_dtype)
         and (not isinstance(value, float) or feed.dtype.is_floating)

@@ -180,8 +180,8 @@ class SharedSession:
 
 def is_closed(error: Exception) -> bool:
     """Whether a run failed because another thread has closed its session: in Python, or at its server."""
-    if isinstance(error, tf1.errors.FailedPreconditionError):
-        return "Session is closed" in error.message
+    if isinstance(error, tf1.errors.FailedPreconditionError | tf1.errors.InvalidArgumentError):
+        return "Session is closed" in error.message or "A session is not created yet" in error.message
     return isinstance(error, RuntimeError) and "closed Session" in str(error)
 
 

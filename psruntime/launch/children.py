@@ -41,7 +41,7 @@ class LauncherConfig:
         default_is="any free port of 127.0.0.1",
     )  # fmt: skip
     interface: str = setting(
-        "network", "", "network interface at which TensorFlow's servers are reached; any: they are open on all of them",
+        "network", "", "network interface at which others reach TensorFlow's server; any: it is open on all of them",
         metavar="NAME", default_is="the one that owns the address of a process",
     )  # fmt: skip
     metrics_port: int | None = setting(

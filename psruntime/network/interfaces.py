@@ -14,11 +14,12 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 
 from psruntime.config.process import split_address
 from psruntime.errors import UsageError
-from psruntime.network.connections import Descriptor, descriptors, duplicated, end_of
+from psruntime.network.connections import came_before, descriptors, duplicated, end_of
 
 ANY = "any"
 LOOPBACK = "lo"
@@ -51,7 +52,10 @@ def interface_for(host: str, coordinator: str, wanted: str = "") -> str:
     is_local = _is_loopback(split_address(coordinator)[0])
     found = owner_of(host)
     if found == LOOPBACK and not (_is_loopback(host) and is_local):
-        found = ""  # a name that stands for another address elsewhere, or an address for several machines
+        raise UsageError(
+            f"{host} is an address of this machine alone, and the coordinator is at {coordinator}; give the address at "
+            "which the others reach this process as --host, or its interface as --interface NAME"
+        )
     if not found:
         raise UsageError(
             f"no interface of this machine has the address {host}, so TensorFlow's port would be open on all of them "
@@ -80,8 +84,8 @@ def _arrives_at(family: int, where: tuple[object, ...]) -> str:
         own.setsockopt(level, option, 1)
         own.sendto(b"", own.getsockname())
         _, parts, _, _ = own.recvmsg(1, socket.CMSG_SPACE(32))
-        (index,) = (struct.unpack_from("=I", data, place)[0] for at, what, data in parts if (at, what) == (level, kind))
-        return socket.if_indextoname(index)
+        found = (struct.unpack_from("=I", data, place)[0] for at, what, data in parts if (at, what) == (level, kind))
+        return socket.if_indextoname(next(found, 0))
 
 
 def _is_loopback(host: str) -> bool:
@@ -99,20 +103,22 @@ def close_to_others(port: int, interface: str) -> None:
     Raises:
         OSError: the system has no means for it.
     """
-    listening: list[Descriptor] = []
-    others: list[Descriptor] = []
-    for at in descriptors():
-        with duplicated(at) as tcp, suppress(OSError):
-            if tcp is not None and end_of(tcp.getsockname()).port == port:
-                is_listening = tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                (listening if is_listening else others).append(at)
-    if not listening:
+    found = False
+    for tcp in _at_port(port):
+        if tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+            found = True
+    if not found:
         raise OSError(f"no socket of this process listens on port {port}")
-    for at in listening:
-        with duplicated(at) as tcp:
-            if tcp is not None:
-                tcp.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
-    for at in others:
-        with duplicated(at) as tcp, suppress(OSError):
-            if tcp is not None:
+    for tcp in _at_port(port):
+        with suppress(OSError):
+            if came_before(tcp):
                 tcp.shutdown(socket.SHUT_RDWR)
+
+
+def _at_port(port: int) -> Iterator[socket.socket]:
+    """The sockets of this process whose own end has this port."""
+    for at in descriptors():
+        with duplicated(at) as tcp:
+            if tcp is not None and end_of(tcp.getsockname()).port == port:
+                yield tcp

@@ -156,7 +156,7 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
         if steps_per_s > 0 and job.train_steps is not None and status.phase is Phase.TRAINING:
             parts.append(f"{_duration(max(0, job.train_steps - status.global_step) / steps_per_s)} left")
         parts.append(f"{len(workers)} worker{'s' * (len(workers) > 1)}" if workers else status.reason)
-    elif status.phase is not Phase.DONE:  # whose reason is the global step
+    elif status.reason != f"global step {status.global_step}":  # which the line has
         parts.append(status.reason)
     if status.failed_saves.count and status.failed_saves.cause not in status.reason:
         parts.append(saves_fail(status.failed_saves))

@@ -186,7 +186,8 @@ def _is_twice(mark: str, texts: Iterable[str]) -> bool:
 def _joined(marks: set[str]) -> str:
     spaces = {mark for mark in marks if mark.isspace()}
     alternatives = sorted(re.escape(mark) for mark in marks - spaces if mark)
-    return "|".join([*[r"[\s\xa0]"] * bool(spaces), *alternatives])
+    others = "".join(sorted(space for space in spaces if not space.isascii() and space != "\xa0"))  # \s of RE2 is ASCII
+    return "|".join([*[rf"[\s\xa0{others}]"] * bool(spaces), *alternatives])
 
 
 def number_of(text: str, marks: str = "") -> float:

@@ -49,7 +49,10 @@ def model_text(name: str, table: Table, guess: Guess, folder: Path) -> str:
             embedded=parts.OF_TABLES[bool(words), bool(hashed)] + parts.EMBEDDED if words or hashed else "",
         ),
         parts.ENDS[label.kind], parts.DENSE,
-        parts.SERVING.format(names=", ".join(f"*{kind.upper()}" for kind in USED if guess.of(kind))),
+        parts.SERVING.format(
+            names=", ".join(f"*{kind.upper()}" for kind in USED if guess.of(kind)),
+            given="stripped(row)" if table.is_spaced else "row",
+        ),
     ]  # fmt: skip
     return "".join(texts)
 

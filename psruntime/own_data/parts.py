@@ -203,5 +203,5 @@ def serving_input_fn():
     """For `psruntime export`: (features, the columns that a client gives)."""
     names = [{names}]
     row = {{name: tf.placeholder(tf.string if COLUMNS[name] == "" else tf.float32, [None], name) for name in names}}
-    return features_of(row), row
+    return features_of({given}), row
 '''

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ MOST_RECORDS = 100_000  # that are looked at, which takes some seconds
 FEWEST_RECORDS = 20  # of which some can be held out
 DELIMITERS = ",;\t|"
 MOST_DISTINCT = 0.9  # distinct rows, of all, below which a table has many equal ones
+LONGEST_FIELD = 1 << 22  # characters; a quote that is not closed makes one of all that follows
 LOOKED_AT = 100  # records of which the delimiter and the header are guessed
 LONGEST_NAME = 40  # characters
 SPACES = " \t\n\v\f\r"  # as tf.strings.strip has them
@@ -75,7 +75,7 @@ def read_table(files: Sequence[Path]) -> Table:
     """
     if twice := [file for file, count in Counter(files).items() if count > 1]:
         raise UsageError(f"{twice[0]} is named twice")
-    csv.field_size_limit(sys.maxsize)
+    csv.field_size_limit(LONGEST_FIELD)
     delimiter = _delimiter(files[0])
     first = _first(files[0], delimiter)
     others = (record for file in files for record in islice(_records(file, delimiter, len(first)), 1, None))
@@ -178,7 +178,7 @@ def _check(record: list[str], raw: str, delimiter: str, fields: int, where: str)
     if '"' in raw and (number := stray_quote(raw, delimiter)):
         raise UsageError(f"{where}: column {number} has a quote within a field that is not quoted, or one that is not "
                          'closed; write it as "5"" pipe"')  # fmt: skip
-    if not raw.strip():
+    if not raw.strip("\r\n "):
         raise UsageError(f"{where}: the line is empty; correct it, or leave it out")
     if len(record) != fields:
         raise UsageError(f"{where}: {_number(len(record), 'field')}, where the first record has {fields}; correct it, "

@@ -45,7 +45,7 @@ def example(district, area, rent, quick):
     return features, tf.cast(quick, tf.float32)
 
 
-def model_fn(features, labels, mode, params=None):
+def model_fn(features, labels, mode, params):
     """Builds the graph on one batch: `mode` is "train" or "eval".  `params` has what is set, as by --set lr=0.003."""
     table = tf.get_variable("districts", [DISTRICTS, 4])
     district = tf.nn.embedding_lookup(table, features["district"])

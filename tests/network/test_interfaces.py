@@ -58,7 +58,7 @@ def test_the_interface_of_an_address() -> None:
     ("host", "coordinator", "wanted", "complaint"),
     [
         ("192.0.2.77", LOCAL, "", r"no interface of this machine has the address 192.0.2.77, .*--interface any"),
-        ("127.0.0.1", "192.0.2.77:2222", "", r"no interface of this machine has the address 127.0.0.1"),
+        ("127.0.0.1", "192.0.2.77:2222", "", "127.0.0.1 is an address of this machine alone, .*--host"),
         ("127.0.0.1", LOCAL, "nosuch0", r"--interface nosuch0: this machine has .*lo"),
     ],
 )

@@ -24,6 +24,7 @@ COLUMNS: dict[str, tuple[str, list[str], str, str]] = {  # name of the case -> n
     "numbers with thousands": ("price", [f"{n},{n:03}.5" for n in range(1, 100)], NUMBERS, ","),
     "numbers with German thousands": ("price", [f"{n}.{n:03},5 €" for n in range(1, 100)], NUMBERS, r"[\s\xa0]|\.|€"),
     "numbers with a wide space": ("x", [f"{n % 7}\xa0" for n in N], NUMBERS, r"[\s\xa0]"),
+    "numbers with a narrow space": ("x", [f"1\u202f{n % 7:03}" for n in N], NUMBERS, "[\\s\\xa0\u202f]"),
     "numbers with a unit in letters": ("mass", [f"{n % 7} kg" for n in N], NUMBERS, r"[\s\xa0]|kg"),
     "numbers, some otherwise unknown": ("area", ["n.d." if n % 9 == 0 else f"{n}.5" for n in N], NUMBERS, "('n.d.',)"),
     "numbers, some infinite": ("area", ["inf" if n % 9 == 0 else f"{n}.5" for n in N], NUMBERS, "('inf',)"),

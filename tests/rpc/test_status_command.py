@@ -169,6 +169,7 @@ def _shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, **size: int) -> io.S
     out = io.StringIO()
     made = {"width": 160, "_environ": {"TERM": "xterm"}, **size}  # whatever terminal the tests are run from
     monkeypatch.setattr(status, "Console", lambda **_: Console(file=out, force_terminal=terminal, **made))
+    monkeypatch.setattr(status, "text_console", lambda: Console(file=out, force_terminal=terminal, **made))
     monkeypatch.setattr(status, "FOLLOW_S", 0.0)
     return out
 

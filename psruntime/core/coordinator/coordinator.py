@@ -34,7 +34,7 @@ from psruntime.core.members.messages import (
     WorkerBeat,
 )
 from psruntime.core.members.view import Phase, over_error
-from psruntime.core.plan.identity import differences, in_a_line, remarks
+from psruntime.core.plan.identity import ModelIdentity, differences, in_a_line, remarks
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Report
 from psruntime.core.rounds.sync_rounds import Record
 from psruntime.core.shards.shard_messages import ShardAnswer, ShardRequest
@@ -89,6 +89,8 @@ class Coordinator:
         try:
             check_join(join, state.job, state.members)
             self._prefer_the_past(join)
+            if (join.role, join.index) == (Role.PS, 0) and not (state.view.number or state.past.identity):
+                self._take_versions(join.identity)  # others may join while ps 0 imports TensorFlow
             check_versions(join, state.versions)
             if join.role is Role.WORKER:
                 check_model(join, state.specs, state.identity)
@@ -345,15 +347,20 @@ class Coordinator:
         state, known = self.state, join.past.identity
         if state.view.number or known is None or state.past.identity:
             return
-        if difference := other_versions(state.versions, known):
-            for member in [*state.members.live(Role.PS), *state.members.live(Role.WORKER)]:
-                transitions.remove(state, member, "cut_off", f"it has other versions than the job: {difference}")
-            state.versions = known.versions
+        self._take_versions(known)
         if state.identity in (None, known):
             return
         difference = next(differences(state.identity, known, "the job"), "")
         for member in state.members.live(Role.WORKER) if difference else []:
             transitions.remove(state, member, "cut_off", f"it has another model than the job: {difference}")
+
+    def _take_versions(self, known: ModelIdentity) -> None:
+        """These versions are the job's; members with others are removed."""
+        state = self.state
+        if difference := other_versions(state.versions, known):
+            for member in [*state.members.live(Role.PS), *state.members.live(Role.WORKER)]:
+                transitions.remove(state, member, "cut_off", f"it has other versions than the job: {difference}")
+            state.versions = known.versions
 
     def _explain_silence(self, member: Member, still_s: float) -> None:
         """Notes for how long no Python ran in a member, also as the reason for which it was lost meanwhile."""

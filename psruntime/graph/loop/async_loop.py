@@ -133,9 +133,8 @@ class AsyncLoop:
         self._waited_s += time.monotonic() - came_s
         if not may_step:
             return False
-        self._view_hook.before_run(
-            None
-        )  # in a session that was lost nothing is begun: in the next one it is asked again
+        # In a session that was lost nothing is begun: in the next one it is asked again.
+        self._view_hook.before_run(None)
         draws_s = time.time()
         batch = self._next_batch()
         if batch is None:

@@ -162,6 +162,8 @@ def callable_of(session: Session, fetches: Any, feed_list: Sequence[Tensor]) -> 
     fed = [(tensor._as_tf_output(), tensor.dtype.as_numpy_dtype) for tensor in feed_list]
 
     def call(*values: Array) -> Any:
+        if session._closed:
+            raise RuntimeError("Attempted to use a closed Session.")  # as TensorFlow's run
         feeds = {output: np.asarray(value, dtype) for (output, dtype), value in zip(fed, values, strict=True)}
         return handler.build_results(session, session._call_tf_sessionrun(None, feeds, fetched, targets, None))
 

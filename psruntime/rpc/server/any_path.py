@@ -19,8 +19,11 @@ from grpc.aio._server import Server
 PARAMETERS = ["method_name", "method_resolver", "interceptors", "rpc_state", "loop", "concurrency_exceeded"]
 UNKNOWN = "/unknown"  # stands for the path
 
-if [*inspect.signature(_handle_rpc).parameters] != PARAMETERS:
-    raise ImportError("grpc._cython.cygrpc._handle_rpc has other parameters")
+try:
+    if [*inspect.signature(_handle_rpc).parameters] != PARAMETERS:
+        raise ImportError("grpc._cython.cygrpc._handle_rpc has other parameters")
+except ValueError as error:
+    raise ImportError("grpc._cython.cygrpc._handle_rpc tells no parameters") from error
 
 
 class AnyPathServer(Server):  # type: ignore[misc]

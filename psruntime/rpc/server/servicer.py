@@ -51,9 +51,8 @@ from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
 LOOK_S = 0.05  # between two looks whether all who watch have heard of the end
 NEXT_BEAT_S = 1.0  # a live member sends its next heartbeat some milliseconds after an answer, or after the fence
-TICKS_PER_LEASE = (
-    10  # a lost member is noticed within 1.1 leases; fewer than 3 would look like a coordinator at a standstill
-)
+# A lost member is noticed within 1.1 leases; fewer than 3 would look like a coordinator at a standstill.
+TICKS_PER_LEASE = 10
 
 T = TypeVar("T")
 Request = TypeVar("Request")
