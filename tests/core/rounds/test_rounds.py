@@ -38,7 +38,7 @@ def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batc
     contributed(rounds, 2)
     for incarnation in (1, 2, 3):
         rounds.lose(incarnation)
-    assert rounds.is_complete and not rounds.being_applied, "nobody is left to apply it, so nothing waits for that"
+    assert rounds.is_complete and not rounds.being_applied, "no worker is left to apply it, so nothing waits for that"
 
 
 def test_who_has_contributed_is_told_while_the_round_waits_for_others() -> None:
