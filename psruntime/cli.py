@@ -6,7 +6,6 @@ Imports nothing of a subcommand before it is asked for, so --version and --help 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -51,7 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = [*words[1:2], "--help"]
     first = words[0] if words else ""
     if first in COMMANDS:
-        _find_modules_in_the_current_folder()
         given = [*DEMO[1:], *words[1:]] if first == "demo" else words[1:]
         code: int = importlib.import_module(module_of(first)).main(given)
         return code
@@ -89,10 +87,3 @@ def _help() -> str:
         f"{PROG} --version says the version.",
         "",
     ])  # fmt: skip
-
-
-def _find_modules_in_the_current_folder() -> None:
-    """As `python -m` does: --model my_model names ./my_model.py."""
-    here = os.getcwd()
-    if sys.path[:1] != [here] and not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, here)

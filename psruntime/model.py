@@ -6,6 +6,8 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -161,6 +163,7 @@ def find_model(name: str) -> None:
         UsageError: there is no such module, or it is an example that needs a package that is not installed.
     """
     _check_name(name)
+    _look_in_current_folder()
     package = name.partition(".")[0]
     if importlib.util.find_spec(package) is None:
         raise _not_found(name, f"No module named '{package}'")
@@ -193,6 +196,7 @@ def load_model(name: str, params: Params = ()) -> Model:
         UsageError: there is no such module, it fails while it is imported, or it lacks one of the two functions.
     """
     _check_name(name)
+    _look_in_current_folder()
     try:
         with blame(f"model module '{name}'", passing=(ModuleNotFoundError,)):
             module = importlib.import_module(name)
@@ -215,6 +219,12 @@ def load_model(name: str, params: Params = ()) -> Model:
     model_fn = partial(module.model_fn, params=by_name) if takes else module.model_fn
     serving = getattr(module, "serving_input_fn", None)
     return Model(name, input_fn if params else module.input_fn, model_fn, serving, params)
+
+
+def _look_in_current_folder() -> None:
+    """Last of all: so a file of the folder is found as a model, and not in place of a module that psruntime needs."""
+    if not {"", (here := os.getcwd())} & {*sys.path}:
+        sys.path.append(here)
 
 
 def _check_name(name: str) -> None:

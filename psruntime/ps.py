@@ -34,7 +34,7 @@ from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorCl
 from psruntime.rpc.client.join import fetch_job
 from psruntime.rpc.server.rpc_server import RpcServer, serve_health
 from psruntime.rpc.server.servicer import CoordinationServicer
-from psruntime.rpc.wire.credentials import Security, load_security
+from psruntime.rpc.wire.security import Security, load_security
 
 if TYPE_CHECKING:
     from psruntime.ps_member import PsMember
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = flags.job_settings(arguments)
         job = JobConfig(**given) if where.index == 0 else None
         security = load_security(flags.security_config(arguments))
-        open_to_all = bool(security.tls) or arguments.insecure
+        open_to_all = bool(security.tls) or security.insecure
         if job and not open_to_all:
             require_loopback(where.coordinator)
     except UsageError as error:
@@ -76,7 +76,7 @@ def _parser() -> flags.Parser:
         ),
     )  # fmt: skip
     flags.add_process_flags(parser)
-    flags.add_insecure_flag(parser)
+    flags.add_security_flags(parser, serves_job=True)
     flags.add_job_file_flag(parser)
     parser.add_settings(JobConfig)
     return parser
@@ -93,6 +93,7 @@ def _work(
     """job: that of ps 0, which hosts the coordinator; the others have None.  open_to_all: whether the coordinator may
     serve other machines.
     """
+    security.keep_current(process.log)
     await_names(where, process.stop, process.log)
     server, coordinator = _serving(where, job, security, open_to_all, process)
     process.at_exit.callback(server.stop, STOP_S)
@@ -126,7 +127,7 @@ def _serving(
     server = RpcServer(where.coordinator, service, "--coordinator", security, process.log)
     host, _ = split_address(where.coordinator)
     address = f"{host}:{server.start()}"
-    process.log("serving", coordinator=address, tls=bool(security.tls), token=bool(security.token))
+    process.log("serving", coordinator=address, tls=bool(security.tls), token=bool(security.tokens))
     process.announce("coordinator", 0, address)
     return server, address
 

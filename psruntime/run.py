@@ -21,6 +21,7 @@ from psruntime.model import find_model, unread_params
 from psruntime.observe.outputs import entry
 from psruntime.process import flags
 from psruntime.process.process import usage_error
+from psruntime.rpc.wire import own_memory
 
 OF_WORKERS = tuple(s.name for s in settings_of(WorkerConfig) if s.name != "local_rank")  # that is its index
 
@@ -61,8 +62,7 @@ def parser() -> flags.Parser:
         helps={"train_steps": "global step at which the job ends"},
     )
     flags.add_job_file_flag(parser)
-    parser.add_settings(SecurityConfig)
-    flags.add_insecure_flag(parser)
+    flags.add_security_flags(parser, serves_job=True)
     return parser
 
 
@@ -72,10 +72,11 @@ def local_job(arguments: argparse.Namespace) -> tuple[LocalJob, Patience]:
     Raises:
         UsageError: one is out of range.
     """
-    flags.security_config(arguments)
+    security = flags.security_config(arguments)
+    own_memory.hide(security)
     return launch.local_job(
         flags.config_of(LauncherConfig, arguments), flags.job_settings(arguments), flags.worker_settings(arguments),
-        flags.given(arguments, SecurityConfig), arguments.insecure,
+        flags.given(arguments, SecurityConfig), security.is_insecure,
     )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def _report_usage(words: Sequence[str], reason: str) -> None:
     """Reports to the coordinator that the flags of this task are wrong, if they say that it is a worker, and which."""
     parser = flags.LenientParser()
     parser.add_settings(ClusterConfig)
-    parser.add_settings(SecurityConfig)
+    flags.add_security_flags(parser, serves_job=True)
     parser.add_settings(JobConfig, only=("ps",))
     parser.add_argument("--colocate-ps", action="store_true")
     with suppress(UsageError):
@@ -79,7 +79,7 @@ def _report_usage(words: Sequence[str], reason: str) -> None:
         task = find_task(cluster, os.environ, ps, is_own_host, arguments.colocate_ps)
         if task.role == WORKER:
             from psruntime.rpc.client.join import report_usage  # gRPC is not needed otherwise
-            from psruntime.rpc.wire.credentials import load_security
+            from psruntime.rpc.wire.security import load_security
 
             report_usage(task.coordinator, load_security(flags.security_config(arguments)), task.index, reason)
 
@@ -106,8 +106,7 @@ def _parser() -> flags.Parser:
         "no others, worker 0's address is the coordinator's; mode sync unless another or a schedule is given, and "
         f"--min-ps-bytes {LIGHT_BYTES} unless another is",
     )  # fmt: skip
-    parser.add_settings(SecurityConfig)
-    flags.add_insecure_flag(parser)
+    flags.add_security_flags(parser, serves_job=True)
     return parser
 
 
@@ -138,7 +137,10 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
         job.pop("patience", None)
         settings = {name: value for name, value in settings.items() if name != "patience"}
     JobConfig(**{**of_cluster, **settings})  # every task says what is wrong with them, not ps 0 alone
-    if not arguments.insecure and not flags.security_config(arguments).tls_ca:
+    security = flags.security_config(arguments)
+    if security.is_insecure:
+        words.append("--insecure")
+    elif not security.tls_ca:
         require_loopback(task.coordinator)
     if task.role in (WORKER, EVALUATOR):
         own = flags.worker_settings(arguments)
@@ -150,7 +152,7 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     if task.index == 0:
         job = {**{name: value for name, value in of_cluster.items() if name not in settings}, **job}
         words += as_flags({"job": arguments.job}) if arguments.job else ()
-    return [*words, *(["--insecure"] if arguments.insecure else []), *as_flags(job)]
+    return [*words, *as_flags(job)]
 
 
 def _become(task: ClusterTask, words: list[str]) -> int:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime.config import JobConfig
-from psruntime.config.process import AUTO_GPU, ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.process import AUTO_GPU, ProcessConfig, WorkerConfig
 from psruntime.core.members.view import Phase
 from psruntime.errors import UsageError
 from psruntime.graph.base import environment
@@ -27,7 +27,7 @@ from psruntime.process.process import Process, run, usage_error
 from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorClient
 from psruntime.rpc.client.join import end_reported, fetch_job, report_usage, retrying
 from psruntime.rpc.server.rpc_server import serve_health
-from psruntime.rpc.wire.credentials import Security, load_security
+from psruntime.rpc.wire.security import Security, load_security
 
 if TYPE_CHECKING:
     from psruntime.training import Training
@@ -67,6 +67,7 @@ def _parser() -> flags.Parser:
     )  # fmt: skip
     parser.add_settings(WorkerConfig)
     flags.add_process_flags(parser)
+    flags.add_security_flags(parser)
     parser.add_settings(JobConfig, checked=True)
     return parser
 
@@ -75,7 +76,7 @@ def _report_usage(words: Sequence[str], reason: str) -> None:
     """Reports to the coordinator that this worker's flags are wrong, if they say which it is and which worker."""
     parser = flags.LenientParser()
     parser.add_settings(ProcessConfig, only=("index", "coordinator"))
-    parser.add_settings(SecurityConfig)
+    flags.add_security_flags(parser)
     with suppress(UsageError):
         arguments, _ = parser.parse_known_args(words)
         where = flags.process_config(arguments)
@@ -87,6 +88,7 @@ def _report_usage(words: Sequence[str], reason: str) -> None:
 def _work(
     where: ProcessConfig, worker: WorkerConfig, given: dict[str, Any], security: Security, process: Process
 ) -> int:
+    security.keep_current(process.log)
     await_names(where, process.stop, process.log)
     client = CoordinatorClient(where.coordinator, security)
     process.at_exit.callback(client.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import psruntime
 from psruntime import cli
+from psruntime.launch.children import PYTHON
 from tests.support.docs import ROOT
 
 HEAVY = ("tensorflow", "grpc", "google.protobuf", "numpy")
@@ -95,13 +97,53 @@ def test_the_demo_is_what_make_demo_runs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "psruntime demo\n" in (ROOT / "Makefile").read_text()
 
 
-def test_modules_of_the_current_folder_come_first(tmp_path: Path) -> None:
-    """As with python -m; a console script begins with the folder of the script instead."""
-    code = (
-        "import sys; sys.path[0] = '/usr/bin'; from psruntime import cli, run;"
-        "run.main = lambda argv: print(argv, sys.path[:2]) or 7; print(cli.main(['run', '--ps', '2']))"
+FOREIGN = ("grpc", "numpy", "tensorflow", "rich", "google", "runpy", "json")  # modules that psruntime needs, and Python
+RUNS = [  # words of a command
+    ("-m", "psruntime", "status", "--coordinator", "127.0.0.1:9"),
+    ("-m", "psruntime", "control", "--coordinator", "127.0.0.1:9", "--timeout", "1", "pause"),
+    ("-m", "psruntime", "tables", "--checkpoint-dir", "none"),
+    ("-m", "psruntime.worker", "--index", "0", "--model", "no_such_model", "--connect-timeout", "0.1"),
+    ("-m", "psruntime", "run", "--model", "no_such_model"),
+]
+
+
+@pytest.mark.parametrize("words", RUNS, ids=lambda words: words[1])
+def test_a_foreign_folder_replaces_no_module(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Somebody types a command in a folder of downloads."""
+    for name in FOREIGN if sys.version_info >= (3, 11) else FOREIGN[:5]:
+        (tmp_path / f"{name}.py").write_text("import pathlib; pathlib.Path('ran').touch()")
+    done = subprocess.run(
+        [*PYTHON, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    assert python(code, tmp_path) == f"['--ps', '2'] {[str(tmp_path), '/usr/bin']}\n7\n"
+    assert not (tmp_path / "ran").exists(), done.stderr
+    assert done.returncode in (1, 2), done.stderr
+
+
+def test_without_the_flag_of_python_too(tmp_path: Path) -> None:
+    """As one types `python -m psruntime`, and as Python 3.10 needs it: what Python itself loads before is not ours."""
+    for name in ("grpc", "numpy", "rich"):
+        (tmp_path / f"{name}.py").write_text("import pathlib; pathlib.Path('ran').touch()")
+    for words in (("psruntime", "status", "--coordinator", "127.0.0.1:9"), ("psruntime.worker", "--help")):
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert not (tmp_path / "ran").exists(), done.stderr
+        assert done.returncode in (0, 1), done.stderr
+
+
+def test_a_model_of_the_current_folder_is_found_last(tmp_path: Path) -> None:
+    (tmp_path / "my_model.py").write_text("def input_fn(context): ...\ndef model_fn(features, labels, mode): ...\n")
+    code = (
+        "import sys; from psruntime.model import find_model, load_model; sys.path[0] = '/usr/bin';"
+        "find_model('my_model'); print(load_model('my_model').name, sys.path[-1])"
+    )
+    assert python(code, tmp_path) == f"my_model {tmp_path}\n"
 
 
 def test_python_m_psruntime_is_the_same() -> None:

@@ -23,8 +23,9 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < README_LINES
 
 
-def test_every_guarantee_names_tests_that_exist() -> None:
-    for guarantee, tests in docs.table("docs/concepts.md", "guarantees"):
+@pytest.mark.parametrize(("page", "table"), [("concepts", "guarantees"), ("security", "threats")])
+def test_every_guarantee_names_tests_that_exist(page: str, table: str) -> None:
+    for guarantee, *_, tests in docs.table(f"docs/{page}.md", table):
         named = re.findall(r"`(\w+\.py)::(\w+)`", tests)
         assert named and len(named) == tests.count("`") // 2, guarantee
         for file, test in named:

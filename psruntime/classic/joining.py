@@ -29,7 +29,7 @@ from psruntime.graph.embedding.dynamic_table import noted
 from psruntime.graph.session.session import ViewSessionCreator, open_session
 from psruntime.launch.tf_config import place_of_script
 from psruntime.observe.log import Log
-from psruntime.rpc.wire.credentials import load_security
+from psruntime.rpc.wire.security import load_security
 
 CONNECT_TIMEOUT_S = 60.0
 _TOKENS = b"sync_token_q"  # the name that tf.train.SyncReplicasOptimizer gives its queue

@@ -42,7 +42,7 @@ from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorCl
 from psruntime.rpc.client.join import Registration, fetch_job
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.server.rpc_server import serve_health
-from psruntime.rpc.wire.credentials import Security
+from psruntime.rpc.wire.security import Security
 from psruntime.rpc.worker.worker_control import WorkerControl
 from psruntime.rpc.worker.worker_membership import worker_membership
 
@@ -167,6 +167,7 @@ class ScriptMember:
             UsageError: the coordinator is not reached within `connect_timeout_s`, does not agree with this process on
                 certificates or the token, or has a setting that is not for scripts.
         """
+        self._security.keep_current(self.log)
         await_names(self._where, self._stop, self.log)
         job = fetch_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log, self._where.index)
         _require_for_scripts(job)

@@ -19,8 +19,8 @@ from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, Unreachable
 from psruntime.process import flags
 from psruntime.process.process import request_error, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.wire.credentials import load_security
 from psruntime.rpc.wire.messages import ControlRequest
+from psruntime.rpc.wire.security import load_security
 
 PROG = "psruntime control"
 TIMEOUT_S = 300.0  # as long as a job waits for its own: --drain-timeout, --ps-timeout
@@ -52,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments.timeout > 0:
             raise UsageError(f"--timeout must be above 0, got {arguments.timeout:g}")
         security = load_security(flags.security_config(arguments), serves=False)
+        client = CoordinatorClient(coordinator, security)
     except UsageError as error:
         return usage_error(PROG, error)
-    client = CoordinatorClient(coordinator, security)
     try:
         return _ended(ask(client, command, arguments.timeout), command, arguments.timeout)
     except PsRuntimeError as error:

@@ -24,7 +24,7 @@ from psruntime.errors import EXIT_DONE, PsRuntimeError, UsageError
 from psruntime.process import flags
 from psruntime.process.process import offline, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.wire.credentials import Security, load_security
+from psruntime.rpc.wire.security import Security, load_security
 
 PROG = "psruntime dashboard"
 HOST, PORT = "127.0.0.1", 8787

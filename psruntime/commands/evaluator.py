@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime.config import JobConfig
-from psruntime.config.process import EvaluatorConfig, ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.process import EvaluatorConfig, ProcessConfig, WorkerConfig
 from psruntime.core.members.view import over_error
 from psruntime.core.steering.commands import Command, Kind, Outcome
 from psruntime.errors import (
@@ -43,8 +43,8 @@ from psruntime.process.process import Process, run, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.join import fetch_job
 from psruntime.rpc.server.rpc_server import serve_health
-from psruntime.rpc.wire.credentials import Security, load_security
 from psruntime.rpc.wire.messages import ControlRequest
+from psruntime.rpc.wire.security import Security, load_security
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
@@ -84,7 +84,7 @@ def _parser() -> flags.Parser:
     parser.add_settings(EvaluatorConfig)
     parser.add_settings(ProcessConfig, only=OF_PROCESS)
     flags.add_lifeline_flag(parser)
-    parser.add_settings(SecurityConfig)
+    flags.add_security_flags(parser)
     parser.add_settings(JobConfig, but=("patience",), checked=True)  # it has one of its own
     return parser
 
@@ -93,6 +93,7 @@ def _work(
     where: ProcessConfig, worker: WorkerConfig, wanted: EvaluatorConfig, given: dict[str, Any], security: Security,
     process: Process,
 ) -> int:  # fmt: skip
+    security.keep_current(process.log)
     await_names(where, process.stop, process.log)
     client = CoordinatorClient(where.coordinator, security)
     process.at_exit.callback(client.close)

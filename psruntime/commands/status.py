@@ -36,7 +36,7 @@ from psruntime.observe.render import (
 from psruntime.process import flags
 from psruntime.process.process import end_with_launcher, request_error, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.wire.credentials import load_security
+from psruntime.rpc.wire.security import load_security
 
 PROG = "psruntime status"
 FOLLOW_S = 1.0
@@ -61,9 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         coordinator = flags.coordinator_of(arguments)
         security = load_security(flags.security_config(arguments), serves=False)
+        client = CoordinatorClient(coordinator, security)
     except UsageError as error:
         return usage_error(PROG, error)
-    client = CoordinatorClient(coordinator, security)
+    if arguments.follow or arguments.watch:
+        security.keep_current(lambda *_, **__: None)
     try:
         if arguments.follow:
             return _follow(client)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from psruntime.core.fields import visible
 from psruntime.core.members.messages import ROW_COLUMNS
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.observe.render import table, text_console
@@ -137,11 +138,11 @@ def _show(tables: list[StoredTable], hottest: int, as_json: bool) -> None:
         c = each.counts
         numbers = {**c.shown, "ids": len(each.ids)}.values()
         tried = c.found + c.admitted + c.refused
-        sizes.add_row(Text(each.name), *map(str, numbers), f"{c.found / tried:.1%}" if tried else "-")
+        sizes.add_row(Text(visible(each.name)), *map(str, numbers), f"{c.found / tried:.1%}" if tried else "-")
     console = text_console()
     console.print(sizes)
     for each in tables if hottest else []:
-        rows = table(f"hottest of {each.name}", "steps", "idle for")
+        rows = table(f"hottest of {visible(each.name)}", "steps", "idle for")
         for known in _hottest(each, hottest):
             rows.add_row(str(known["id"]), str(known["seen"]), str(known["idle"]))
         console.print("", rows)

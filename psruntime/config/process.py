@@ -217,17 +217,28 @@ def _file(name: str, help: str, or_else: str = "") -> Any:  # noqa: A002
 class SecurityConfig:
     """What protects the control plane; nothing does by default.
 
-    tls_ca, tls_cert, tls_key: PEM files for mutual TLS, all three or none.  token_file: file with the job's token.
+    tls_ca, tls_cert, tls_key: PEM files for mutual TLS, all three or none.  token_file: file with the job's tokens.
     token: the token itself, which only the environment gives; `token_file` goes over it.
+    insecure: not empty: what is not protected is allowed all the same.
     """
 
     tls_ca: str = _file("tls_ca", "certificates of the trusted CAs (PEM)")
     tls_cert: str = _file("tls_cert", "certificate of this process (PEM)")
     tls_key: str = _file("tls_key", "its key (PEM)")
     token_file: str = _file(
-        "token_file", "file with the job's token, its only line", ", or the token in PSRUNTIME_TOKEN"
-    )
+        "token_file", "file with the job's token; of several lines the first is sent, and each is accepted",
+        ", or the token in PSRUNTIME_TOKEN",
+    )  # fmt: skip
+    read_token_file: str = _file(
+        "read_token_file", "file of ps 0 with another token, or lines of them, with which status and dashboard "
+        "read the job and no command changes it",
+    )  # fmt: skip
     token: str = field(default="", repr=False)
+    insecure: str = ""
+
+    @property
+    def is_insecure(self) -> bool:
+        return self.insecure not in ("", "0")
 
     def __post_init__(self) -> None:
         given = {flag_of(name): bool(getattr(self, name)) for name in ("tls_ca", "tls_cert", "tls_key")}
@@ -237,7 +248,10 @@ class SecurityConfig:
 
     @classmethod
     def of(cls, given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> SecurityConfig:
-        """The settings in `given`; of those that are empty there, PSRUNTIME_TLS_CA and so on of the environment."""
+        """The settings in `given`; of those that are empty there, PSRUNTIME_TLS_CA and so on of the environment.
+
+        PSRUNTIME_INSECURE=1 stands for --insecure.
+        """
         from_environment = {f.name: environment.get(f"PSRUNTIME_{f.name.upper()}", "") for f in fields(cls)}
         return cls(**{**from_environment, **{name: value for name, value in given.items() if value}})
 

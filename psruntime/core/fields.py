@@ -59,7 +59,17 @@ class Line(Chars):
 
     def __call__(self, name: str, value: str) -> str:
         super().__call__(name, value)
-        return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+        return visible(value)
+
+
+@dataclass(frozen=True)
+class Exact(Line):
+    """A name by which something is found: it is refused where a Line would be changed."""
+
+    def __call__(self, name: str, value: str) -> str:
+        if super().__call__(name, value) != value:
+            raise UsageError(f"{name} must have visible characters only, got {value!a:.100}")
+        return value
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,11 @@ def address(name: str, value: str) -> str:
     return value
 
 
+def visible(text: str) -> str:
+    """A text as a terminal shows it and does nothing else: a blank stands for each other character."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
 def cut(value: str, limit: int = TEXT_CHARS) -> str:
     """A text made fit to be sent: cut at the limit, lone surrogates (as in file names) replaced."""
     return value[:limit].encode("utf-8", "replace").decode("utf-8")
@@ -129,7 +144,7 @@ Incarnation = Annotated[int, Whole(1, INCARNATION_LIMIT)]
 IncarnationOrZero = Annotated[int, Whole(0, INCARNATION_LIMIT)]
 AnyFloat = Annotated[float, anything]
 Address = Annotated[str, address]
-Name = Annotated[str, Chars(NAME_CHARS, least=1)]
+Name = Annotated[str, Line(NAME_CHARS, least=1)]
+ExactName = Annotated[str, Exact(NAME_CHARS, least=1)]
 Tag = Annotated[str, Chars(10)]  # as membership.tag_of makes it
 Words = Annotated[str, Line(), Sent(cut)]
-Reason = Annotated[str, Chars(TEXT_CHARS), Sent(cut)]

@@ -84,8 +84,7 @@ class LocalJob:
 
     def first(self, coordinator: str) -> ProcessSpec:
         """ps 0, with the coordinator at this address."""
-        insecure = ("--insecure",) if self.insecure else ()
-        return self._process("ps", 0, coordinator, insecure + as_flags(self.job))
+        return self._process("ps", 0, coordinator, as_flags(self.job))
 
     def others(self, coordinator: str) -> list[ProcessSpec]:
         """All processes but ps 0."""
@@ -100,7 +99,12 @@ class LocalJob:
 
     def progress(self, coordinator: str) -> tuple[str, ...]:
         """The arguments of the process that shows the progress line."""
-        return ("psruntime", "status", "--follow", "--coordinator", coordinator, *as_flags(self.security))
+        return ("psruntime", "status", "--follow", "--coordinator", coordinator, *self._secured)
+
+    @property
+    def _secured(self) -> tuple[str, ...]:
+        of_all = {name: path for name, path in self.security.items() if name != "read_token_file"}
+        return (*as_flags(of_all), *(("--insecure",) if self.insecure else ()))
 
     def _flags_of(self, worker: int) -> tuple[str, ...]:
         return as_flags({**self.worker, **self.own.get(worker, {})})
@@ -115,7 +119,9 @@ class LocalJob:
         if (first := self.launcher.metrics_port) is not None:
             place = index + (self.ps if role == "worker" else 0)
             where += as_flags({"metrics_port": first and first + place})
-        arguments = (f"psruntime.{role}", *where, *as_flags(self.security), *more)
+        if (role, index) == ("ps", 0) and (readers := self.security.get("read_token_file")):
+            where += as_flags({"read_token_file": readers})
+        arguments = (f"psruntime.{role}", *where, *self._secured, *more)
         return ProcessSpec(f"{role}-{index}", arguments, is_json)
 
 
@@ -168,6 +174,10 @@ EXIT_LEFT = 128 + signal.SIGTERM
 AGAIN_S = 2.0  # after a first SIGTERM, which a process may handle as a request to end in good order
 
 
+# Without the current folder before the modules of Python itself; psruntime/__init__.py has what 3.10 needs.
+PYTHON = (sys.executable, *(("-P",) if sys.version_info >= (3, 11) else ()))
+
+
 def announced(name: str, lines: Iterable[str]) -> str:
     """The address that one of these lines announces under this name, as `worker 0`; empty if none does."""
     begin = f"READY {name} "
@@ -200,7 +210,7 @@ class Child:
         self._kills_files: set[Path] = set()
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *self.spec.arguments, "--lifeline"],
+                [*PYTHON, "-m", *self.spec.arguments, "--lifeline"],
                 # What the user's code prints is in the log at once.
                 env={"PYTHONUNBUFFERED": "1", **os.environ, **self._path},
                 stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TextIO
 
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESTART, EXIT_USAGE
-from psruntime.launch.children import COORDINATOR, Backoff, announced, crashed, exit_code
+from psruntime.launch.children import COORDINATOR, PYTHON, Backoff, announced, crashed, exit_code
 
 START_S = 60.0  # for ps 0 to serve its coordinator; importing TensorFlow comes after that
 PS_END_S = 300.0  # for the ps to end after its worker: ps 0 leaves as the last of all
@@ -47,7 +47,7 @@ class ColocatedPs:
         end_worker: Callable[[int], object] = lambda code: os.kill(os.getpid(), signal.SIGTERM),  # noqa: ARG005
         end_unjoined: Callable[[int], object] = lambda _: None,
     ) -> None:
-        self._command = [sys.executable, *command, *words, LIFELINE]
+        self._command = [*PYTHON, *command, *words, LIFELINE]
         self._report = report
         self._out = out
         self._end_worker = end_worker

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psruntime.errors import EXIT_DONE, EXIT_RESTART
-from psruntime.launch.children import END_S, Child, Children, LocalJob, complain, exit_code
+from psruntime.launch.children import END_S, PYTHON, Child, Children, LocalJob, complain, exit_code
 from psruntime.observe.log import line_text
 from psruntime.observe.outputs import never_block
 
@@ -31,7 +31,7 @@ class Progress:
         """arguments: of `python -m`.  show: called with each line; None: the child writes to standard output."""
         self._first = first
         self._show, self._unfinished = show, b""
-        self._command = [sys.executable, "-m", *arguments, "--lifeline=kill"]
+        self._command = [*PYTHON, "-m", *arguments, "--lifeline=kill"]
         self._start()
 
     def update(self) -> None:

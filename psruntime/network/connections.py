@@ -283,7 +283,7 @@ class WorkerLinks(Links):
         kept = frozenset[End]().union(*(self._ends.get(address, ()) for address in usable))
         lost = {end: address for address, ends in self._ends.items() for end in ends - kept}
         leads_to = ((at, lost[connection.remote]) for at, connection in found if connection.remote in lost)
-        cut = {address for at, address in leads_to if _shut_down(at)}
+        cut = {address for at, address in leads_to if shut_down(at)}
         self._logged &= set(lost.values())
         for address in cut - self._logged:
             self._log("cut_links", ps=address, reason="it is in no usable view any more")
@@ -303,7 +303,7 @@ def _watch(tcp: socket.socket, timeout_s: float) -> None:
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout_s * 1000))
 
 
-def _shut_down(at: Descriptor) -> bool:
+def shut_down(at: Descriptor) -> bool:
     """Ends a connection in both directions, as if the other side had; returns whether it was open."""
     with duplicated(at) as tcp, suppress(OSError):
         if tcp is not None:

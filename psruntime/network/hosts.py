@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from psruntime.config.process import ProcessConfig, split_address
-from psruntime.errors import StopRequested, UsageError
+from psruntime.errors import CredentialsError, StopRequested, UsageError
 
 FIRST_DELAY_S = 0.1  # between two tries to resolve a name; doubled each time
 LONGEST_DELAY_S = 2.0
+LISTENING = "0A"  # the state of such a socket in /proc/net/tcp (TCP_LISTEN)
 
 
 def await_names(where: ProcessConfig, stop: threading.Event, log: Callable[..., None]) -> None:
@@ -110,6 +113,44 @@ def require_loopback(coordinator: str) -> None:
         )
 
 
+def require_private(coordinator: str) -> None:
+    """Raises a CredentialsError if another user may receive, or read, a token that is sent to `host:port` in clear.
+
+    On this machine another user's process may listen there, in place of a coordinator that has ended.
+    """
+    host, port = split_address(coordinator)
+    remedy = "give --tls-ca, --tls-cert and --tls-key, or --insecure (docs/security.md)"
+    if not is_loopback(host):
+        raise CredentialsError(f"the token would be sent to {coordinator} without TLS: {remedy}")
+    if (owner := listener_of(port)) not in (None, 0, os.geteuid()):
+        raise CredentialsError(
+            f"a process of another user ({owner}) listens at {coordinator}, and the token would be sent to it without "
+            f"TLS: {remedy}"
+        )
+
+
+def listener_of(port: int) -> int | None:
+    """The user id of a socket of this machine that listens at the port; None: there is none, or the system does not
+    list them.
+    """
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError), open(table) as file:
+            for line in file:
+                words = line.split()
+                if words[3] == LISTENING and int(words[1].rpartition(":")[2], 16) == port:
+                    return int(words[7])
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address stands for this machine alone."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(where[0]).partition("%")[0]).is_loopback for *_, where in found)
+
+
 PROBE_S = 1.0  # a refusal comes within a round trip; the claimant waits no longer than this
 
 
@@ -119,10 +160,10 @@ class Probes:
     def __init__(self) -> None:
         self._running: dict[int, asyncio.Task[bool]] = {}
 
-    async def nothing_listens(self, incarnation: int, address: str) -> bool:
+    async def nothing_listens(self, incarnation: int, address: str, only: str) -> bool:
         """As the function; callers that ask for the same incarnation share one probe."""
         if incarnation not in self._running:
-            probe = asyncio.get_running_loop().create_task(nothing_listens(address, PROBE_S))
+            probe = asyncio.get_running_loop().create_task(nothing_listens(address, PROBE_S, only))
             probe.add_done_callback(lambda _: self._running.pop(incarnation, None))
             self._running[incarnation] = probe
         return await asyncio.shield(self._running[incarnation])
@@ -134,18 +175,20 @@ class Probes:
         await asyncio.gather(*probes, return_exceptions=True)
 
 
-async def nothing_listens(address: str, timeout_s: float) -> bool:
-    """True if every address that `host:port` stands for refuses a connection.  In doubt, False."""
+async def nothing_listens(address: str, timeout_s: float, only: str) -> bool:
+    """True if every address that `host:port` stands for is `only`, and refuses a connection.  In doubt, False."""
     host, port = split_address(address)
     try:
-        return await asyncio.wait_for(_all_refuse(host.strip("[]"), port), timeout_s)
+        return await asyncio.wait_for(_all_refuse(host.strip("[]"), port, only), timeout_s)
     except (OSError, ValueError, asyncio.TimeoutError):  # ValueError: no host can have this name
         return False
 
 
-async def _all_refuse(host: str, port: int) -> bool:
+async def _all_refuse(host: str, port: int, only: str) -> bool:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    if not all(_is_same(str(where[0]), only) for *_, where in found):
+        return False
     for family, kind, protocol, _, where in found:
         with socket.socket(family, kind, protocol) as caller:
             caller.setblocking(False)
@@ -155,3 +198,8 @@ async def _all_refuse(host: str, port: int) -> bool:
                 continue
             return False
     return bool(found)
+
+
+def _is_same(address: str, other: str) -> bool:
+    """Whether both are one machine: the same address, or both this machine's alone."""
+    return address == other or (is_loopback(address) and is_loopback(other))

@@ -11,7 +11,6 @@ is known, and is ended, now (`close_to_others`) or when it is found later (conne
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import struct
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from contextlib import suppress
 from psruntime.config.process import split_address
 from psruntime.errors import UsageError
 from psruntime.network.connections import came_before, descriptors, duplicated, end_of
+from psruntime.network.hosts import is_loopback
 
 ANY = "any"
 LOOPBACK = "lo"
@@ -49,9 +49,9 @@ def interface_for(host: str, coordinator: str, wanted: str = "") -> str:
             known = ", ".join(sorted(name for _, name in socket.if_nameindex()))
             raise UsageError(f"--interface {wanted}: this machine has {known}") from error
         return wanted
-    is_local = _is_loopback(split_address(coordinator)[0])
+    is_local = is_loopback(split_address(coordinator)[0])
     found = owner_of(host)
-    if found == LOOPBACK and not (_is_loopback(host) and is_local):
+    if found == LOOPBACK and not (is_loopback(host) and is_local):
         raise UsageError(
             f"{host} is an address of this machine alone, and the coordinator is at {coordinator}; give the address at "
             "which the others reach this process as --host, or its interface as --interface NAME"
@@ -86,15 +86,6 @@ def _arrives_at(family: int, where: tuple[object, ...]) -> str:
         _, parts, _, _ = own.recvmsg(1, socket.CMSG_SPACE(32))
         found = (struct.unpack_from("=I", data, place)[0] for at, what, data in parts if (at, what) == (level, kind))
         return socket.if_indextoname(next(found, 0))
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether a name or address stands for this machine alone."""
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return False
-    return all(ipaddress.ip_address(str(where[0]).partition("%")[0]).is_loopback for *_, where in found)
 
 
 def close_to_others(port: int, interface: str) -> None:

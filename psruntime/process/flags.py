@@ -232,10 +232,18 @@ def _metavar(setting: Field[Any]) -> str:
 
 
 def add_process_flags(parser: Parser) -> None:
-    """Where a process stands, and what protects it."""
+    """Where a process stands, and how it ends."""
     parser.add_settings(ProcessConfig)
     add_lifeline_flag(parser)
-    parser.add_settings(SecurityConfig)
+
+
+def add_security_flags(parser: Parser, serves_job: bool = False) -> None:
+    """What protects the control plane.  serves_job: the command may start ps 0."""
+    parser.add_settings(SecurityConfig, but=() if serves_job else ("read_token_file",))
+    parser.heading("security", "insecure").add_argument(
+        "--insecure", action="store_true", help="do without TLS also between machines: any client that reaches the "
+        "coordinator can change the job, and read a token (default: the environment's PSRUNTIME_INSECURE)",
+    )  # fmt: skip
 
 
 def add_lifeline_flag(parser: Parser) -> None:
@@ -250,7 +258,7 @@ def add_coordinator_flags(parser: Parser) -> None:
     """For a command that asks a running job: its address, as --coordinator or the first word, and what protects it."""
     default = f"the environment's {COORDINATOR}, or {DEFAULT_COORDINATOR}"
     parser.add_settings(ProcessConfig, only=("coordinator",), defaults={"coordinator": default})
-    parser.add_settings(SecurityConfig)
+    add_security_flags(parser)
 
 
 def add_coordinator_word(parser: Parser) -> None:
@@ -283,14 +291,6 @@ def add_job_file_flag(parser: Parser) -> None:
     )
 
 
-def add_insecure_flag(parser: Parser) -> None:
-    """For a command that starts ps 0."""
-    parser.heading("security", "insecure").add_argument(
-        "--insecure", action="store_true", help="let the coordinator, which ps 0 hosts, serve other machines without "
-        "TLS: any client that reaches it can change the job",
-    )  # fmt: skip
-
-
 def given(arguments: argparse.Namespace, config: type) -> dict[str, Any]:
     """The settings of a config that stand on the command line."""
     names = [setting.name for setting in settings_of(config)]
@@ -320,7 +320,8 @@ def config_of(config: type[_Config], arguments: argparse.Namespace) -> _Config:
 
 def security_config(arguments: argparse.Namespace) -> SecurityConfig:
     """What protects the control plane: the flags, over the environment."""
-    return SecurityConfig.of(given(arguments, SecurityConfig))
+    insecure = {"insecure": "1"} if getattr(arguments, "insecure", False) else {}
+    return SecurityConfig.of({**given(arguments, SecurityConfig), **insecure})
 
 
 def process_config(arguments: argparse.Namespace) -> ProcessConfig:

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from psruntime.config.process import ProcessConfig
+from psruntime.core.fields import visible
 from psruntime.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -70,7 +71,9 @@ class Process:
         self._ends: tuple[float, float, int] | None = None  # see `end_within`: until when, within, code
         self.received: list[int] = []  # signals, in their order
 
-    def serve_metrics(self, role: str, where: ProcessConfig, host: str, tls: ssl.SSLContext | None) -> Endpoint | None:
+    def serve_metrics(
+        self, role: str, where: ProcessConfig, host: str, tls: Callable[[], ssl.SSLContext] | None
+    ) -> Endpoint | None:  # fmt: skip
         """Serves metrics at the process's host until its end, if it has a --metrics-port.
 
         Raises:
@@ -80,7 +83,7 @@ class Process:
             return None
         from psruntime.observe.metrics import open_endpoint
 
-        endpoint = open_endpoint(role, where.index, (host, where.metrics_port), tls, self.log)
+        endpoint = open_endpoint(role, where.index, (host, where.metrics_port), tls() if tls else None, self.log)
         self.at_exit.callback(endpoint.close)
         return endpoint
 
@@ -267,7 +270,7 @@ def offline(prog: str, work: Callable[[], int]) -> int:
     try:
         return work()
     except PsRuntimeError as error:
-        sys.stderr.write(f"{prog}: {error}\n")
+        sys.stderr.write(f"{prog}: {visible(str(error))}\n")
         return error.exit_code or EXIT_FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -275,7 +278,7 @@ def offline(prog: str, work: Callable[[], int]) -> int:
 
 def usage_error(prog: str, error: UsageError) -> int:
     """Reports bad flags before there is a process to speak of."""
-    sys.stderr.write(f"{prog}: {error}\n")
+    sys.stderr.write(f"{prog}: {visible(str(error))}\n")
     return error.exit_code
 
 
@@ -284,5 +287,5 @@ def request_error(prog: str, error: PsRuntimeError) -> int:
     unreachable = isinstance(error, UnreachableError)
     where = "the address of its ps 0, which psruntime run prints, is given as HOST:PORT or --coordinator"
     hint = f"; is the job running? {where}" if unreachable else ""
-    sys.stderr.write(f"{prog}: {error}{hint}\n")
+    sys.stderr.write(f"{prog}: {visible(str(error))}{hint}\n")
     return EXIT_FAILED if unreachable else error.exit_code or EXIT_FAILED

@@ -555,7 +555,7 @@ class PsBeat(_message.Message):
     def __init__(self, fence_revision: _Optional[int] = ..., view: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ..., asked_to_stop: _Optional[bool] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view", "steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares", "saves", "paused_epoch", "step_times", "graphs", "starve_count", "failure", "stood_still", "held_out", "early_stop", "failed_saves")
+    __slots__ = ("view", "steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares", "saves", "paused_epoch", "step_times", "build_failure", "graphs", "starve_count", "failure", "stood_still", "held_out", "early_stop", "failed_saves")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -568,6 +568,7 @@ class WorkerBeat(_message.Message):
     SAVES_FIELD_NUMBER: _ClassVar[int]
     PAUSED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
+    BUILD_FAILURE_FIELD_NUMBER: _ClassVar[int]
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
     STARVE_COUNT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
@@ -587,6 +588,7 @@ class WorkerBeat(_message.Message):
     saves: bool
     paused_epoch: int
     step_times: _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]
+    build_failure: str
     graphs: GraphsBuilt
     starve_count: int
     failure: str
@@ -594,7 +596,7 @@ class WorkerBeat(_message.Message):
     held_out: Measurements
     early_stop: str
     failed_saves: FailedSaves
-    def __init__(self, view: _Optional[int] = ..., steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares: _Optional[int] = ..., saves: _Optional[bool] = ..., paused_epoch: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., graphs: _Optional[_Union[GraphsBuilt, _Mapping]] = ..., starve_count: _Optional[int] = ..., failure: _Optional[str] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., held_out: _Optional[_Union[Measurements, _Mapping]] = ..., early_stop: _Optional[str] = ..., failed_saves: _Optional[_Union[FailedSaves, _Mapping]] = ...) -> None: ...
+    def __init__(self, view: _Optional[int] = ..., steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares: _Optional[int] = ..., saves: _Optional[bool] = ..., paused_epoch: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., build_failure: _Optional[str] = ..., graphs: _Optional[_Union[GraphsBuilt, _Mapping]] = ..., starve_count: _Optional[int] = ..., failure: _Optional[str] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., held_out: _Optional[_Union[Measurements, _Mapping]] = ..., early_stop: _Optional[str] = ..., failed_saves: _Optional[_Union[FailedSaves, _Mapping]] = ...) -> None: ...
 
 class HeldOut(_message.Message):
     __slots__ = ("global_step", "values")

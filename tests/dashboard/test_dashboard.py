@@ -18,7 +18,7 @@ from bokeh.client import pull_session
 from psruntime.commands import dashboard
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import WorkerBeat, WorkerStats
-from psruntime.rpc.wire.credentials import Security
+from psruntime.rpc.wire.security import Security
 from tests.rpc.conftest import PAIR, Stage, stage  # noqa: F401
 from tests.support.certificates import TOKEN
 from tests.support.commands import Commands
@@ -126,7 +126,7 @@ def test_of_a_secured_job_it_needs_the_token(
     browse: Browse,
     tmp_path: Path,
 ) -> None:
-    server = stage.coordinator(PAIR, security=Security(token=TOKEN))
+    server = stage.coordinator(PAIR, security=Security(tokens=(TOKEN,)))
     (tmp_path / "token").write_text(TOKEN + "\n")
     (tmp_path / "token").chmod(0o600)
     address = f"127.0.0.1:{server.port}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from psruntime.config.process import SecurityConfig
-from psruntime.rpc.wire.credentials import load_security
+from psruntime.rpc.wire.security import load_security
 from tests.support.docs import ROOT
 
 PROG = "launch/make-certs.sh"

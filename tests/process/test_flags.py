@@ -27,6 +27,7 @@ def parse(*argv: str) -> argparse.Namespace:
 def parser() -> flags.Parser:
     parser = flags.Parser("test", "a test", first=("index", "ps"))
     flags.add_process_flags(parser)
+    flags.add_security_flags(parser, serves_job=True)
     parser.add_settings(WorkerConfig)
     flags.add_job_file_flag(parser)
     parser.add_settings(JobConfig)

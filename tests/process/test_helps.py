@@ -49,7 +49,7 @@ READERS = {  # function of flags -> the settings that a command reads with it
     "checkpoint_folder": ["checkpoint_dir"],
     "coordinator_of": ["coordinator"],
     "job_settings": ["job"],
-    "security_config": [s.name for s in settings_of(SecurityConfig)],
+    "security_config": ["insecure", *(s.name for s in settings_of(SecurityConfig))],
 }
 
 

@@ -24,8 +24,8 @@ from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.server.rpc_server import RpcServer
 from psruntime.rpc.server.servicer import CoordinationServicer
-from psruntime.rpc.wire.credentials import OPEN, Security
 from psruntime.rpc.wire.messages import Heartbeat
+from psruntime.rpc.wire.security import OPEN, Security
 from tests.support.certificates import Authority
 from tests.support.polling import poll_until
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import trustme
 
 from psruntime.config.process import SecurityConfig
-from psruntime.rpc.wire.credentials import Security, read_tls
+from psruntime.rpc.wire.credentials import read_tls
+from psruntime.rpc.wire.security import Security
 
 HERE = ("127.0.0.1", "::1", "localhost")
 YESTERDAY = datetime.now(timezone.utc) - timedelta(days=1)
@@ -44,7 +45,7 @@ class Authority:
 
 
 def loaded(files: SecurityConfig, token: str = "") -> Security:
-    return Security(read_tls(files.tls_ca, files.tls_cert, files.tls_key), token)
+    return Security(read_tls(files.tls_ca, files.tls_cert, files.tls_key), (token,) if token else ())
 
 
 def trusting(files: SecurityConfig, other: Authority) -> SecurityConfig:

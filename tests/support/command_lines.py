@@ -32,7 +32,7 @@ from psruntime.commands import (
 from psruntime.config.process import SecurityConfig
 from psruntime.errors import UnreachableError
 from psruntime.process import job_file
-from psruntime.rpc.wire.credentials import Security
+from psruntime.rpc.wire.security import Security
 from tests.support.docs import ROOT, flags_in, flags_of_script
 
 if sys.version_info >= (3, 11):
@@ -76,7 +76,7 @@ def _ask_nobody(*_: Any) -> Any:
 
 def _load_nothing(config: SecurityConfig, **_: Any) -> Security:
     """The files that a document names are not there; with TLS a ps may serve other machines."""
-    return cast(Security, SimpleNamespace(tls=bool(config.tls_ca), token=""))
+    return cast(Security, SimpleNamespace(tls=bool(config.tls_ca), tokens=(), insecure=config.is_insecure))
 
 
 def _control(argv: list[str]) -> int:

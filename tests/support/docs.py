@@ -10,8 +10,8 @@ A comment `<!-- check: KIND ... -->` before a block or a table says how it is ch
                    tests/launch/test_kubernetes.py
     install        it is looked at; not run
     output         what the block before it prints, in tests/cluster/test_tutorial.py
-    refusals, optimizers, exit codes, mistakes, guarantees, glossary, faults, metrics, alerts,
-    summaries    tables, each with a test of its own
+    refusals, optimizers, exit codes, mistakes, guarantees, threats, glossary, faults, metrics,
+    alerts, summaries    tables, each with a test of its own
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from psruntime.core.fields import Incarnation, Positive, Reason
+from psruntime.core.fields import Incarnation, Positive, Words
 from psruntime.core.members.messages import Assignment
 
 
@@ -52,7 +52,7 @@ class ClockAnswer:
     """
 
     floor: int
-    reason: Reason = ""
+    reason: Words = ""
 
 
 UNBOUNDED = None  # async

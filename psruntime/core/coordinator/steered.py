@@ -224,7 +224,7 @@ def _require(state: JobState, command: Command) -> None:
     kind, job = command.kind, state.job
     if kind.is_judged and not state.view.number:  # members may know more, and are not all there
         raise UnreachableError(f"it is not known yet what the job can do: {state.phase}: {state.reason}")
-    if state.steering.is_full:
+    if state.steering.is_full_for(command.by):
         raise UsageError("too many commands have not taken effect yet; wait for them")
     if state.stop.reason or (state.phase is Phase.DRAINING and kind is not Kind.DRAIN):
         why = state.stop.reason or state.reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from psruntime.core.fields import Address, Reason, Sent, Tag, Words, share
+from psruntime.core.fields import Address, Sent, Tag, Words, share
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import (
     NO_FAILED_SAVES,
@@ -98,7 +98,7 @@ class JobStatus:
     """The job as the coordinator sees it."""
 
     phase: Phase
-    reason: Reason
+    reason: Words
     view: Annotated[View, Sent(View.without_secrets)]
     floor: int
     global_step: int

@@ -24,7 +24,6 @@ from psruntime.core.fields import (
     Line,
     Name,
     Positive,
-    Reason,
     Tag,
     Whole,
     Words,
@@ -101,7 +100,7 @@ class NotYet:
     `tag` is that of its incarnation; `holder`, all that is known of it, stays with the coordinator.
     """
 
-    reason: Reason
+    reason: Words
     tag: Tag
     holder: Annotated[Member | None, LOCAL] = None
 
@@ -320,7 +319,7 @@ class Instructions:
     """The instructions of a member: all that it needs in order to act."""
 
     phase: Phase
-    reason: Reason  # why the phase is what it is
+    reason: Words  # why the phase is what it is
     view: View
     chief: bool = False  # worker: it is the chief
     restore: bool = False  # chief: it goes back to the last checkpoint, even if the ps have newer values

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Annotated
 
-from psruntime.core.fields import NAME_CHARS, Name, Positive, anything
+from psruntime.core.fields import NAME_CHARS, ExactName, Positive, anything
 from psruntime.errors import UsageError
 
 TRAINED_DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -48,7 +48,7 @@ class VariableSpec:
         ps, one of AGGREGATIONS; empty: each worker changes its own copy.  One with it is not trainable and not sparse.
     """
 
-    name: Name
+    name: ExactName
     shape: tuple[Annotated[int, anything], ...]
     dtype: str
     sparse: bool = False

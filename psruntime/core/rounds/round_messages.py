@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from psruntime.core.fields import AtMost, Positive, Reason, Words
+from psruntime.core.fields import AtMost, Positive, Words
 from psruntime.core.shards.shard_messages import ShardBatch
 from psruntime.errors import UsageError
 
@@ -62,7 +62,7 @@ class Action:
     attempt: int = 0
     opened: int = 0
     closes: Complete | None = None
-    reason: Reason = ""  # for WAIT, what it waits for; for people
+    reason: Words = ""  # for WAIT, what it waits for; for people
     share: int = 0
     local: bool = False
 

@@ -17,6 +17,7 @@ from psruntime.core.steering.commands import Command, Kind, Outcome, Overrides, 
 
 REMEMBERED = 256  # requests that are over, for repeats of theirs; an operator makes a few an hour
 MOST_OPEN = 64  # requests that are not
+MOST_OPEN_OF_HOST = 16  # of those: so one host leaves room for the others
 OPEN = Reply(Outcome.PENDING)
 
 
@@ -57,10 +58,14 @@ class Steering:
         """In force."""
         return self.barrier.in_force
 
-    @property
-    def is_full(self) -> bool:
-        """Whether so many have not that no more is taken."""
-        return len(self._open) >= MOST_OPEN
+    def is_full_for(self, caller: str) -> bool:
+        """Whether so many have not, of all callers or of those at this host, that no more is taken.
+
+        caller: host:port.
+        """
+        host = caller.rpartition(":")[0]
+        of_host = sum(each.command.by.rpartition(":")[0] == host for each in self._open)
+        return len(self._open) >= MOST_OPEN or of_host >= MOST_OPEN_OF_HOST
 
     def restore(self, settings: Overrides) -> None:
         """Restores settings that a member got from an earlier coordinator, before the job trains."""

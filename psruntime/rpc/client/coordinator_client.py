@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 
 from psruntime.config import JobConfig
-from psruntime.config.process import split_address
 from psruntime.core.clocks.clocks import ClockAnswer, ClockReport
 from psruntime.core.members.job_status import JobStatus
 from psruntime.core.members.messages import Answer, Join, NotYet
@@ -21,10 +20,10 @@ from psruntime.core.rounds.round_messages import Action
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, ShardRequest
 from psruntime.core.steering.commands import Reply
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
+from psruntime.network.hosts import require_private
 from psruntime.rpc.wire import job_token, statuses
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
 from psruntime.rpc.wire.codec import from_wire, to_wire
-from psruntime.rpc.wire.credentials import OPEN, Security, why_refused
 from psruntime.rpc.wire.messages import (
     ActionRequest,
     ChiefReport,
@@ -35,6 +34,8 @@ from psruntime.rpc.wire.messages import (
     Model,
     job_from_wire,
 )
+from psruntime.rpc.wire.security import OPEN, Security
+from psruntime.rpc.wire.tls_faults import why_refused
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
@@ -52,16 +53,37 @@ class CoordinatorClient:
     """
 
     def __init__(self, address: str, security: Security = OPEN) -> None:
-        split_address(address)
         self.address = address
-        self._tls = security.tls
-        self._metadata = job_token.metadata(security.token)
-        if self._tls:
-            credentials = self._tls.channel_credentials()
-            self._channel = grpc.secure_channel(address, credentials, options=CALLER_OPTIONS)
+        self._security = security
+        self._opening = threading.Lock()  # guards the next
+        self._channels: list[Any] = []  # the newest last; the one before it may have calls in progress
+        self._is_member = False  # whether a call to join has succeeded
+        self._is_doubtful = True  # whether another process may listen there than before
+        self._require_private()
+        self._open()
+
+    def _require_private(self) -> None:
+        """Raises CredentialsError if the token would be sent in clear to another machine, or another user's process."""
+        if self._is_doubtful and self._security.tokens and not (self._security.tls or self._security.insecure):
+            require_private(self.address)
+
+    def _open(self) -> None:
+        self._tls = tls = self._security.tls
+        if tls:
+            channel = grpc.secure_channel(self.address, tls.channel_credentials(), options=CALLER_OPTIONS)
         else:
-            self._channel = grpc.insecure_channel(address, options=CALLER_OPTIONS)
-        self._stub: Any = pb_grpc.CoordinationServiceStub(self._channel)  # type: ignore[no-untyped-call]
+            channel = grpc.insecure_channel(self.address, options=CALLER_OPTIONS)
+        self._stub: Any = pb_grpc.CoordinationServiceStub(channel)  # type: ignore[no-untyped-call]
+        for old in self._channels[:-1]:
+            old.close()
+        self._channels = [*self._channels[-1:], channel]
+
+    def _current(self) -> Any:
+        """The stub of a channel with the newest certificate."""
+        with self._opening:
+            if self._tls is not self._security.tls and self._channels:
+                self._open()
+            return self._stub
 
     @property
     def name(self) -> str:
@@ -73,7 +95,9 @@ class CoordinatorClient:
         return job_from_wire(self._call("GetJob", pb.GetJobRequest(worker_index=worker), deadline_s).job)
 
     def join(self, join: Join, deadline_s: float = DEADLINE_S) -> Answer | NotYet:
-        return from_wire(JoinResult, self._call("Join", to_wire(join, pb.JoinRequest), deadline_s)).result
+        result = from_wire(JoinResult, self._call("Join", to_wire(join, pb.JoinRequest), deadline_s)).result
+        self._is_member = True
+        return result
 
     def heartbeat(self, heartbeat: Heartbeat, deadline_s: float = DEADLINE_S) -> Answer:
         """The deadline has to be longer than `heartbeat.max_wait_s`."""
@@ -135,15 +159,42 @@ class CoordinatorClient:
 
     def close(self) -> None:
         """Ends the calls that are under way; later ones raise UnreachableError.  May be repeated."""
-        self._channel.close()
+        with self._opening:
+            channels, self._channels = self._channels, []
+        for channel in channels:
+            channel.close()
 
     def _call(self, rpc: str, request: Any, deadline_s: float, is_wanted: Callable[[], bool] | None = None) -> Any:
-        """The response; None once it is not wanted any more."""
-        until_s, call = time.monotonic() + deadline_s, getattr(self._stub, rpc)
+        """The response; None once it is not wanted any more.
+
+        A token that the coordinator refuses may have been replaced there already: the next one is sent then.
+        """
+        until_s = time.monotonic() + deadline_s
+        *first, last = self._security.tokens or ("",)
+        for token in first:
+            try:
+                return self._send(rpc, request, token, until_s, is_wanted)
+            except CredentialsError:
+                continue
+        try:
+            return self._send(rpc, request, last, until_s, is_wanted)
+        except CredentialsError as error:
+            if self._is_member:  # it was accepted before: a change of certificates or tokens is in progress
+                raise UnreachableError(str(error)) from None
+            raise
+
+    def _send(
+        self, rpc: str, request: Any, token: str, until_s: float, is_wanted: Callable[[], bool] | None
+    ) -> Any:  # fmt: skip
+        self._require_private()
+        metadata, call = job_token.metadata(token), getattr(self._current(), rpc)
+        deadline_s = until_s - time.monotonic()
         try:
             if is_wanted is None:
-                return call(request, timeout=deadline_s, metadata=self._metadata)
-            future = call.future(request, timeout=deadline_s, metadata=self._metadata)
+                answer = call(request, timeout=deadline_s, metadata=metadata)
+                self._is_doubtful = False
+                return answer
+            future = call.future(request, timeout=deadline_s, metadata=metadata)
             while is_wanted():
                 with suppress(grpc.FutureTimeoutError):
                     return future.result(timeout=LOOK_S)
@@ -158,8 +209,9 @@ class CoordinatorClient:
 
     def _error(self, error: Any, until_s: float) -> PsRuntimeError:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
+            self._is_doubtful = True
             left_s = min(PROBE_S, until_s - time.monotonic())
-            fault = why_refused(self.name, self.address, self._tls, left_s)
+            fault = why_refused(self.name, self.address, self._security.tls, left_s)
             if fault:
                 return CredentialsError(fault)
         cause = dict(error.trailing_metadata() or ()).get(statuses.CAUSE_KEY, "")

@@ -35,8 +35,8 @@ from psruntime.errors import (
 )
 from psruntime.observe.log import first_line_of
 from psruntime.rpc.client.coordinator_client import ClientContext, CoordinatorClient
-from psruntime.rpc.wire.credentials import Security
 from psruntime.rpc.wire.messages import Leave
+from psruntime.rpc.wire.security import Security
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 1.0  # a coordinator that is back is found within it

@@ -20,11 +20,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from psruntime.config.process import ProcessConfig, split_address
 from psruntime.errors import UsageError
 from psruntime.network.hosts import own_host
+from psruntime.rpc.server.crowding import Crowding
 from psruntime.rpc.server.load_shedding import Intake
 from psruntime.rpc.server.servicer import CoordinationServicer
-from psruntime.rpc.wire.channel_options import server_options
-from psruntime.rpc.wire.credentials import OPEN, Security
+from psruntime.rpc.wire.channel_options import most_connections, server_options
 from psruntime.rpc.wire.job_token import TokenCheck
+from psruntime.rpc.wire.security import OPEN, Security
 
 
 def require_free(address: str, setting: str) -> None:
@@ -167,7 +168,8 @@ class RpcServer:
 
     async def _serve(self, bound: futures.Future[int]) -> None:
         service = None
-        checks = [TokenCheck(self._security.token, self._log)] if self._security.token else []
+        security = self._security
+        checks = [TokenCheck(lambda: (security.tokens, security.readers), self._log)] if security.tokens else []
         server = make_server(checks)
         try:
             await self._health.set("", _serving(False))
@@ -178,6 +180,8 @@ class RpcServer:
             port = self._bind(server)
             await server.start()
             if service:
+                crowding = Crowding(port, most_connections(), service.members_by_host, self._log)
+                crowding.start()
                 service.open()
                 await self._health.set(service.name, _serving(True))
         except BaseException as error:  # noqa: BLE001 - belongs to the caller of `start`, who waits for it
@@ -190,16 +194,16 @@ class RpcServer:
         await self._health.enter_graceful_shutdown()
         if service:
             await service.close()
+            crowding.close()
         await server.stop(self._grace_s)
         remainder = asyncio.all_tasks() - {asyncio.current_task()}
         if remainder:
             await asyncio.wait(remainder, timeout=REMAINDER_S)
 
     def _bind(self, server: Any) -> int:
-        tls = self._security.tls
         try:
-            if tls:
-                return int(server.add_secure_port(self.address, tls.server_credentials()))
+            if self._security.tls:
+                return int(server.add_secure_port(self.address, self._security.server_credentials()))
             return int(server.add_insecure_port(self.address))
         except RuntimeError:  # another process took it since `require_free`
             raise in_use(self.address, self._flag) from None

@@ -11,6 +11,7 @@ import functools
 import secrets
 import time
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from psruntime.core.coordinator.answers import job_status
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.fields import INDEX_LIMIT, Whole
 from psruntime.core.members import messages
-from psruntime.core.members.membership import Member
+from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.messages import Answer, NotYet
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import ActionKind
@@ -51,6 +52,7 @@ from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
 LOOK_S = 0.05  # between two looks whether all who watch have heard of the end
 NEXT_BEAT_S = 1.0  # a live member sends its next heartbeat some milliseconds after an answer, or after the fence
+FORGETS = 64  # addresses of members that have left, beside as many as there are members
 # A lost member is noticed within 1.1 leases; fewer than 3 would look like a coordinator at a standstill.
 TICKS_PER_LEASE = 10
 
@@ -135,6 +137,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._clock_polls = ClockPolls()
         self._probes = Probes()
         self._watchers = Watchers()
+        self._hosts: dict[int, str] = {}  # by incarnation: from where it has joined
         self._ticking: asyncio.Task[None] | None = None
         self._model: tuple[tuple[VariableSpec, ...] | None, pb.GetModelResponse] = None, pb.GetModelResponse()
 
@@ -167,14 +170,16 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
             self._act(lambda now_s: self._coordinator.starts(index, now_s))
         return pb.GetJobResponse(job=self._settings)
 
-    @_rpc
-    async def Join(self, request: pb.JoinRequest) -> pb.JoinResponse:
+    @_rpc_from
+    async def Join(self, request: pb.JoinRequest, peer: Callable[[], str]) -> pb.JoinResponse:
         join = from_wire(messages.Join, request)
         result = self._join(join)
         if isinstance(result, NotYet) and result.holder and await self._is_gone(result.holder, join):
             incarnation = result.holder.incarnation
             self._act(lambda now_s: self._coordinator.confirm_lost(incarnation, now_s))
             result = self._join(join)
+        if isinstance(result, Answer):
+            self._note_host(result.incarnation, caller_of(peer()).rpartition(":")[0].strip("[]"))
         return to_wire(JoinResult(result), pb.JoinResponse)
 
     @_rpc
@@ -302,6 +307,18 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         number = secrets.randbelow(1 << 62) + 1  # positive in an int64, where TensorFlow keeps it
         return self._act(lambda now_s: self._coordinator.join(join, number, now_s))
 
+    def _note_host(self, incarnation: int, host: str) -> None:
+        """A member has joined from there."""
+        self._hosts[incarnation] = host
+        members = self._coordinator.state.members
+        if len(self._hosts) > 2 * sum(members.count(role) for role in Role) + FORGETS:
+            live = {member.incarnation for role in Role for member in members.live(role)}
+            self._hosts = {each: where for each, where in self._hosts.items() if each in live}
+
+    def members_by_host(self) -> Counter[str]:
+        """Address -> members that have joined from it, and some that have left.  From any thread."""
+        return Counter(list(self._hosts.values()))
+
     def _act(self, decide: Callable[[float], T]) -> T:
         """Gives the coordinator one input, then publishes what it means for others."""
         try:
@@ -332,7 +349,8 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         a holder gets the time for its next heartbeat.
         """
         if holder.health_address != join.health_address:
-            gone = await self._probes.nothing_listens(holder.incarnation, holder.health_address)
+            host = self._hosts.get(holder.incarnation, "")  # a member cannot make this process call another machine
+            gone = await self._probes.nothing_listens(holder.incarnation, holder.health_address, host)
             return gone and not self._heartbeat_polls.has(holder.incarnation)
         if self._heartbeat_polls.has(holder.incarnation):
             return False

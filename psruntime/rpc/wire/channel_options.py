@@ -44,10 +44,14 @@ SERVER_OPTIONS = (
 )
 
 
-def server_options() -> tuple[tuple[str, int], ...]:
+def most_connections() -> int:
     """Callers can take half of the files that this process may open: TensorFlow needs some, and checkpoints do."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", max(1, min(files // 2, CONNECTIONS))))
+    return max(1, min(files // 2, CONNECTIONS))
+
+
+def server_options() -> tuple[tuple[str, int], ...]:
+    return (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections()))
 
 
 CALLER_OPTIONS = (

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from psruntime.core.fields import visible
 from psruntime.errors import (
     CredentialsError,
     IndexHeldError,
@@ -98,5 +99,5 @@ def _why_unavailable(details: str) -> str:
 
 def one_line(text: str, limit_bytes: int = DETAIL_BYTES) -> str:
     """A text as status details take it: one line, UTF-8 without lone surrogates, cut at a limit."""
-    encoded = " ".join(text.split()).encode("utf-8", "replace")
+    encoded = " ".join(visible(text).split()).encode("utf-8", "replace")
     return encoded[:limit_bytes].decode("utf-8", "ignore")

@@ -12,8 +12,8 @@ from psruntime.network import hosts
 from psruntime.network.hosts import Probes, nothing_listens
 
 
-def asked(address: str, timeout_s: float = 10.0) -> bool:
-    return asyncio.run(nothing_listens(address, timeout_s))
+def asked(address: str, timeout_s: float = 10.0, only: str = "127.0.0.1") -> bool:
+    return asyncio.run(nothing_listens(address, timeout_s, only))
 
 
 def test_a_refusal_is_a_proof(stage):
@@ -23,6 +23,11 @@ def test_a_refusal_is_a_proof(stage):
 def test_a_name_stands_for_all_its_addresses(stage):
     assert asked(stage.refusing().replace("127.0.0.1", "localhost"))
     assert not asked(stage.health().replace("127.0.0.1", "localhost"))
+
+
+@pytest.mark.parametrize("only", ["127.0.0.1", "::1", "192.0.2.1", ""])
+def test_another_machine_than_that_of_the_member_is_not_called(stage, only):
+    assert asked(stage.refusing(), only=only) == (only in ("127.0.0.1", "::1"))
 
 
 def test_a_listener_is_live(stage):
@@ -47,16 +52,16 @@ def test_a_paused_process_proves_nothing():
 def test_callers_share_one_probe_at_a_time(monkeypatch):
     made: list[str] = []
 
-    async def slow(address: str, _timeout_s: float) -> bool:
+    async def slow(address: str, _timeout_s: float, _only: str) -> bool:
         made.append(address)
         await asyncio.sleep(0.01)
         return True
 
     async def scene() -> None:
         probes = Probes()
-        answers = await asyncio.gather(*(probes.nothing_listens(7, "h:1") for _ in range(5)))
+        answers = await asyncio.gather(*(probes.nothing_listens(7, "h:1", "h") for _ in range(5)))
         assert (answers, made) == ([True] * 5, ["h:1"])
-        assert await probes.nothing_listens(7, "h:1")
+        assert await probes.nothing_listens(7, "h:1", "h")
         assert made == ["h:1", "h:1"]
 
     monkeypatch.setattr(hosts, "nothing_listens", slow)
@@ -67,7 +72,8 @@ def test_probes_can_be_ended():
     async def scene() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             probes = Probes()
-            waits = asyncio.create_task(probes.nothing_listens(7, f"127.0.0.1:{listener.getsockname()[1]}"))
+            where = f"127.0.0.1:{listener.getsockname()[1]}"
+            waits = asyncio.create_task(probes.nothing_listens(7, where, "127.0.0.1"))
             await asyncio.sleep(0)
             await probes.close()
             with pytest.raises(asyncio.CancelledError):

@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from psruntime.config.process import SecurityConfig
 from psruntime.errors import UsageError
-from psruntime.rpc.wire.credentials import OPEN, load_security
+from psruntime.rpc.wire.security import OPEN, load_security
 from tests.support import worlds
 from tests.support.certificates import TOKEN, YESTERDAY, trusting
 from tests.support.docs import ROOT
@@ -54,7 +54,7 @@ def test_what_is_given_is_loaded_once(authority, tmp_path):
     security = load_security(files)
     Path(files.tls_key).unlink()
     Path(files.token_file).unlink()
-    assert security.token == TOKEN
+    assert security.tokens == (TOKEN,)
     assert security.tls and not security.tls.own_fault()
 
 
@@ -102,12 +102,19 @@ def test_a_secret_on_a_read_only_file_system_may_be_open(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_secret_of_another_user_is_that_users_affair(tmp_path):
+def test_a_secret_of_root_may_be_read_by_a_group_and_one_of_another_user_is_refused(tmp_path, monkeypatch):
     """As a mounted secret of Kubernetes, which a group reads."""
     path = private(tmp_path / "token", TOKEN.encode())
-    os.chown(path, 12345, 0)
     os.chmod(path, 0o640)
-    assert load_security(SecurityConfig(token_file=path)).token == TOKEN
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    assert load_security(SecurityConfig(token_file=path)).tokens == (TOKEN,)
+    for mode in (0o644, 0o660, 0o641):
+        os.chmod(path, mode)
+        assert refusal(SecurityConfig(token_file=path)).endswith(f"open to others (mode {mode:04o}): chmod 600 {path}")
+    os.chown(path, 12345, 0)
+    os.chmod(path, 0o600)
+    said = refusal(SecurityConfig(token_file=path))
+    assert said.endswith("is a secret that belongs to another user (12345), who can change it: make your own copy")
 
 
 def test_files_with_something_else_in_them(authority, junk):
@@ -177,15 +184,15 @@ BAD_TOKENS = [
 def test_a_file_without_a_token(tmp_path, token):
     path = private(tmp_path / "token", token)
     said = refusal(SecurityConfig(token_file=path))
-    assert said.startswith(f"--token-file {path} is not one line of 16 to 512 visible ASCII characters")
+    assert said.startswith(f"--token-file {path} is not lines of 16 to 512 visible ASCII characters")
     assert not token.strip() or token.strip().decode("utf-8") not in said
 
 
 def test_a_bad_token_of_the_environment():
-    assert refusal(SecurityConfig(token="short")).startswith("PSRUNTIME_TOKEN is not one line of 16 to 512")
-    assert refusal(SecurityConfig(token="\udcff" * 20)).startswith("PSRUNTIME_TOKEN is not one line of 16 to 512")
+    assert refusal(SecurityConfig(token="short")).startswith("PSRUNTIME_TOKEN is not lines of 16 to 512")
+    assert refusal(SecurityConfig(token="\udcff" * 20)).startswith("PSRUNTIME_TOKEN is not lines of 16 to 512")
 
 
 def test_the_file_goes_over_the_environment(tmp_path):
     path = private(tmp_path / "token", b"x" * 16)
-    assert load_security(SecurityConfig(token_file=path, token=TOKEN)).token == "x" * 16
+    assert load_security(SecurityConfig(token_file=path, token=TOKEN)).tokens == ("x" * 16,)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 
 import grpc
 import pytest
 
-from psruntime.commands import status
+from psruntime.commands import control, status
 from psruntime.config.process import split_address
-from psruntime.errors import CredentialsError
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import NOT_JOINED, LeaveKind
+from psruntime.core.steering.commands import Command, Kind
+from psruntime.errors import CredentialsError, UnreachableError
+from psruntime.network import hosts
 from psruntime.rpc.client.join import fetch_job
 from psruntime.rpc.server.rpc_server import RpcServer
 from psruntime.rpc.server.servicer import CoordinationServicer
-from psruntime.rpc.wire.credentials import Security
 from psruntime.rpc.wire.job_token import LOG_EVERY_S, TokenCheck
-from tests.rpc.conftest import LONG, PAIR
+from psruntime.rpc.wire.messages import ControlRequest, Leave
+from psruntime.rpc.wire.security import Security
+from tests.rpc.conftest import LONG, PAIR, a_join
 from tests.rpc.server.test_rpc_server import SERVING, health_of
 from tests.support.certificates import TOKEN
 
-OURS = Security(token=TOKEN)
+OURS = Security(tokens=(TOKEN,))
 MISSING = "the coordinator refuses the call, which has no token: give the job's with --token-file or PSRUNTIME_TOKEN"
 WRONG = MISSING.replace("no token", "another token than the job's")
 
@@ -39,7 +46,7 @@ def test_a_token_that_nobody_asks_for_is_harmless(stage):
 
 @pytest.mark.parametrize(("token", "line"), [("", MISSING), (TOKEN[:-1], WRONG), (TOKEN + "x", WRONG)])
 def test_who_has_not_is_told_so_at_once(stage, server, token, line):
-    client = stage.client(server, Security(token=token))
+    client = stage.client(server, Security(tokens=(token,) if token else ()))
     with pytest.raises(CredentialsError) as refused:
         fetch_job(client, {}, LONG, threading.Event(), stage.events)
     assert str(refused.value) == line
@@ -119,9 +126,76 @@ def test_refusals_are_in_the_log_without_the_token_and_not_each(stage, server):
 
 def test_a_flood_of_refusals_is_a_line_every_so_often(stage):
     now_s = [1000.0]
-    check = TokenCheck(TOKEN, stage.events, lambda: now_s[0])
+    check = TokenCheck(lambda: ((TOKEN,), ()), stage.events, lambda: now_s[0])
     for _ in range(5):
         check._note("ipv4:127.0.0.1:5", CredentialsError(MISSING))
     now_s[0] += LOG_EVERY_S
     check._note("ipv4:127.0.0.1:6", CredentialsError(MISSING))
     assert [(facts["calls"], facts["last_from"][-1]) for facts in stage.events.named("refused")] == [(1, "5"), (5, "6")]
+
+
+LOOKS = "only-looking-0123456789"
+
+
+def test_a_token_for_looking_sees_the_job_and_changes_nothing(stage):
+    server = stage.coordinator(PAIR, security=Security(tokens=(TOKEN, TOKEN + "-old"), readers=(LOOKS,)))
+    looking = Security(tokens=(LOOKS,))
+    assert stage.client(server, looking).get_status()[1] == PAIR
+    assert stage.client(server, looking).get_model() is None
+    for change in (
+        lambda client: client.get_job(worker=0),  # from then on the job waits for the worker
+        lambda client: client.join(a_join(Role.WORKER, 0)),
+        lambda client: client.control(ControlRequest(Command(Kind.PAUSE, "one"), 0.0)),
+        lambda client: client.leave(Leave(Role.WORKER, 0, NOT_JOINED, LeaveKind.FATAL, "bye")),
+        lambda client: client.get_position(),
+    ):
+        with pytest.raises(CredentialsError, match="which has a token that is for reading only: give the job's with"):
+            change(stage.client(server, looking))
+    for token in (TOKEN, TOKEN + "-old"):
+        assert stage.client(server, Security(tokens=(token,))).get_job() == PAIR
+
+
+def test_the_commands_of_an_operator_who_looks(stage, tmp_path, capsys):
+    server = stage.coordinator(PAIR, security=Security(tokens=(TOKEN,), readers=(LOOKS,)))
+    path = tmp_path / "token"
+    path.touch(mode=0o600)
+    path.write_text(LOOKS + "\n")
+    where = ["--coordinator", f"127.0.0.1:{server.port}", "--token-file", str(path)]
+    assert status.main(where) == 0
+    assert "FORMING" in capsys.readouterr().out
+    for command in (["pause"], ["save"], ["drain"], ["mode", "sync"]):
+        assert control.main([*where, *command]) == 2
+        assert "a token that is for reading only" in capsys.readouterr().err
+    assert not stage.events.named("control")
+
+
+@pytest.mark.parametrize("main", [status.main, lambda argv: control.main([*argv, "pause"])], ids=["status", "control"])
+def test_a_token_leaves_the_machine_with_tls_or_insecure_alone(stage, tmp_path, capsys, main, monkeypatch):
+    """Nothing is sent: the address is refused before there is a connection."""
+    monkeypatch.setenv("PSRUNTIME_TOKEN", TOKEN)
+    assert main(["--coordinator", "192.0.2.1:2222"]) == 2
+    assert "the token would be sent to 192.0.2.1:2222 without TLS: give --tls-ca" in capsys.readouterr().err
+
+
+def test_a_token_is_not_sent_to_another_users_process(stage, monkeypatch):
+    server = stage.coordinator(PAIR, security=OURS)
+    client = stage.client(server, OURS)
+    assert client.get_job() == PAIR
+    monkeypatch.setattr(hosts.os, "geteuid", lambda: 4321)
+    monkeypatch.setattr(hosts, "listener_of", lambda _: 1234)
+    with pytest.raises(CredentialsError, match=r"a process of another user \(1234\) listens at 127.0.0.1:"):
+        stage.client(server, OURS)
+    assert stage.client(server, Security(tokens=(TOKEN,), insecure=True)).get_job() == PAIR
+    assert client.get_job() == PAIR  # it has answered, and no call has failed since
+    server.stop(0.0)
+    with pytest.raises(UnreachableError):
+        client.get_job()
+    with pytest.raises(CredentialsError, match="another user"):
+        client.get_job()
+
+
+def test_whose_process_listens_is_known():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert hosts.listener_of(listener.getsockname()[1]) == os.geteuid()
+        port = listener.getsockname()[1]
+    assert hosts.listener_of(port) is None

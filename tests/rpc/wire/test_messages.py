@@ -63,9 +63,9 @@ counts = st.integers(0, fields.COUNT_LIMIT - 1)
 indices = st.integers(0, fields.INDEX_LIMIT - 1)
 incarnations = st.integers(1, fields.INCARNATION_LIMIT - 1)
 spans = st.integers(0, 10**15).map(lambda ns: ns / 10**9)  # seconds, in nanoseconds that a float still tells apart
-texts = st.text(max_size=60)
 printable = st.characters(exclude_categories=("C", "Z"), include_characters=" ")  # as str.isprintable
 words = st.text(printable, max_size=60)  # for people
+names = st.text(printable, min_size=1, max_size=20)
 identities = st.builds(
     ModelIdentity,
     st.dictionaries(words, words).map(lambda facts: tuple(facts.items())),
@@ -88,7 +88,7 @@ specs = st.builds(
         else None,
         "" if (trainable and dtype in TRAINED_DTYPES) or (sparse and shape != ()) else aggregation,
     ),
-    st.text(min_size=1, max_size=20),
+    names,
     st.lists(counts, max_size=4).map(tuple),
     st.sampled_from(sorted(DTYPE_BYTES)),
     st.booleans(),
@@ -114,9 +114,9 @@ ps_stats = st.builds(
     down_weighted=counts,
     received_of=by_worker,
     moved=moved,
-    row_counts=st.lists(st.builds(RowCounts, st.text(min_size=1, max_size=20), *[counts] * 6), max_size=2).map(tuple),
+    row_counts=st.lists(st.builds(RowCounts, names, *[counts] * 6), max_size=2).map(tuple),
 )
-gpus = st.builds(GpuMemory, indices, st.text(min_size=1, max_size=20), counts, counts)
+gpus = st.builds(GpuMemory, indices, names, counts, counts)
 worker_stats = st.builds(
     WorkerStats,
     *[counts] * 3,
@@ -137,7 +137,7 @@ steered = st.builds(
 instructions = st.builds(
     Instructions,
     st.sampled_from(Phase),
-    texts,
+    words,
     views,
     chief=st.booleans(),
     restore=st.booleans(),
@@ -178,7 +178,7 @@ joins = st.builds(
 measured = st.builds(
     HeldOut,
     counts,
-    st.dictionaries(st.text(min_size=1, max_size=20), st.floats(allow_nan=False), max_size=3),
+    st.dictionaries(names, st.floats(allow_nan=False), max_size=3),
 )
 held_out = st.builds(Measurements, st.none() | measured, st.none() | measured)
 failed_saves = st.builds(FailedSaves, counts, words)
@@ -251,7 +251,7 @@ members = st.builds(
 job_statuses = st.builds(
     JobStatus,
     st.sampled_from(Phase),
-    texts,
+    words,
     st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, st.just(0)), max_size=3).map(tuple)),
     counts,
     counts,
@@ -275,7 +275,7 @@ _of_mode = {  # settings that belong to one mode, and what does not go with them
     "async": {"max_staleness": st.none() | counts, "staleness_lr": st.sampled_from(["", "inverse", "exponential:0.5"])},
     "bounded": {"bound": counts},
     "sync": {
-        "rounds_log": texts,
+        "rounds_log": words,
         "backup_workers": st.integers(0, 1),
         "min_workers": st.integers(2, 8),
         "top_k": st.none(),
@@ -370,7 +370,7 @@ def test_an_answer_comes_back(answer):
 
 
 @relaxed
-@given(texts, incarnations)
+@given(words, incarnations)
 def test_not_yet_comes_back_without_the_holder(reason, incarnation):
     holder = Member(Role.WORKER, 0, "10.0.0.1:1", "10.0.0.1:2", "secret", incarnation, 0.0, 0.0, 0.0)
     wire = to_wire(JoinResult(NotYet(reason, holder.tag, holder)), pb.JoinResponse)
@@ -384,7 +384,7 @@ def test_a_heartbeat_comes_back(beat):
 
 
 @relaxed
-@given(clock_reports, counts, texts)
+@given(clock_reports, counts, words)
 def test_a_clock_report_and_its_answer_come_back(report, steps, reason):
     assert from_wire(ClockReport, to_wire(report, pb.ReportClockRequest)) == report
     floor = ClockAnswer(steps, reason)

@@ -17,8 +17,8 @@ from psruntime.core.members.messages import LeaveKind
 from psruntime.errors import CredentialsError, UnreachableError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.join import fetch_job, retrying
-from psruntime.rpc.wire.credentials import OPEN, Security
 from psruntime.rpc.wire.messages import Leave
+from psruntime.rpc.wire.security import OPEN, Security
 from tests.rpc.conftest import LONG, PAIR, Events, a_beat, a_join, hold
 from tests.support.certificates import YESTERDAY, Authority, loaded, trusting
 from tests.support.polling import poll_until
@@ -75,7 +75,7 @@ FAULTS = {
     "a server whose certificate has expired": (
         lambda authority, _: authority.security(not_after=YESTERDAY),
         lambda authority, _: authority.files(),
-        "coordinator HERE has a certificate that has expired: renew it and restart ps 0",
+        "coordinator HERE has a certificate that has expired: renew it",
     ),
     "a server with the certificate of another host": (
         lambda authority, _: authority.security("10.0.0.9", "elsewhere"),

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from psruntime.rpc.wire.credentials import Security, why_refused
+from psruntime.rpc.wire.security import Security
+from psruntime.rpc.wire.tls_faults import why_refused
 from tests.support.certificates import loaded, trusting
 
 
