@@ -131,7 +131,7 @@ def _compiled(cls: Any, message: Any) -> _Codec:
     reads: list[Read] = []
     writes: list[Write] = []
     plain: list[tuple[str, Read]] = []  # written as they are, unless that is as if they were absent
-    left = set(message.fields_by_name)
+    left = {name for name, place in message.fields_by_name.items() if not place.GetOptions().deprecated}
     for name, of, hint, default in _parts(cls, message):
         place: Place = message.fields_by_name.get(name) or message.oneofs_by_name.get(name)
         place = place or message.fields_by_name.get(name.removesuffix("_s"))

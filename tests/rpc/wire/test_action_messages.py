@@ -14,7 +14,7 @@ from psruntime.errors import UsageError
 from psruntime.rpc.wire.codec import from_wire, to_wire
 from psruntime.rpc.wire.messages import ActionRequest
 from psruntime.v1 import coordination_pb2 as pb
-from tests.rpc.wire.test_messages import counts, incarnations, indices, spans, texts, words
+from tests.rpc.wire.test_messages import counts, incarnations, indices, spans, words
 from tests.rpc.wire.test_shard_messages import shard_batches
 from tests.support.messages import messages
 from tests.support.selection import examples
@@ -33,7 +33,7 @@ dones = (
 )
 requests = st.builds(ActionRequest, indices, incarnations, numbers, dones, spans, st.none() | counts)
 completes = st.none() | st.builds(Complete, numbers, numbers, numbers, amounts)
-turns = st.builds(Action, st.sampled_from(ActionKind), counts, counts, counts, completes, texts, counts).filter(
+turns = st.builds(Action, st.sampled_from(ActionKind), counts, counts, counts, completes, words, counts).filter(
     lambda action: action.closes or action.kind is not ActionKind.APPLY
 )
 
