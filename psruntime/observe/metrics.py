@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from socketserver import TCPServer
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import (
     CollectorRegistry,
@@ -23,7 +20,6 @@ from prometheus_client import (
     disable_created_metrics,
     make_wsgi_app,
 )
-from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from psruntime.config import JobConfig
@@ -33,6 +29,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import BytesMoved, PsStats
 from psruntime.core.members.view import Phase
 from psruntime.errors import UnreachableError, UsageError
+from psruntime.observe.http_server import serve
 from psruntime.observe.log import Log
 
 Row = tuple[Mapping[str, object], float]  # labels, value
@@ -151,6 +148,13 @@ def _read(index: int, stats: PsStats) -> Iterable[Metric]:
     yield counter("ps_table_rows_removed", "Rows taken back: expired or evicted.", *taken)
 
 
+def of_certificate(role: str, index: int, expires_s: Callable[[], float]) -> Families:
+    """expires_s: of the certificate that this process has now."""
+    own = {"role": role, "index": index}
+    text = "When the certificate of this process expires, in seconds since 1970."
+    return Families(lambda: [gauge("certificate_expires_timestamp_seconds", text, (own, expires_s()))])
+
+
 def of_job(status: Callable[[], JobStatus], job: JobConfig) -> Families:
     """status: calls the coordinator; a reading while it does not answer has no metrics of the job."""
 
@@ -235,11 +239,10 @@ def _members(status: JobStatus) -> Iterable[Metric]:
     yield gauge("job_worker_updates_unanswered", "Updates sent that some bucket has not received.", *unanswered)
 
 
-IDLE_S = 10.0  # for a caller to send its request
-
-
-def open_endpoint(role: str, index: int, address: tuple[str, int], tls: ssl.SSLContext | None, log: Log) -> Endpoint:
-    """Serves the metrics that every process has; others are added later.  address: as of Endpoint.
+def open_endpoint(
+    role: str, index: int, address: tuple[str, int], tls: Callable[[], ssl.SSLContext] | None, log: Log
+) -> Endpoint:
+    """Serves the metrics that every process has; others are added later.  address, tls: as of Endpoint.
 
     Raises:
         UsageError: the address is in use, or not one of this machine.
@@ -253,29 +256,24 @@ def open_endpoint(role: str, index: int, address: tuple[str, int], tls: ssl.SSLC
 class Endpoint:
     """Serves the metrics in its registry at `host:port`; port 0 lets the system choose, and `port` is that.
 
-    tls: of a server that asks for certificates; None: it serves every caller.
+    tls: returns that of a server that asks for certificates, at each connection; None: it serves every caller.
 
     Raises:
         UsageError: the address is in use, or not one of this machine.
     """
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, without use
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        bare = host.strip("[]")
-        server_class = _ServerIpv6 if ":" in bare else _Server
         try:
-            server: Any = make_server(bare, port, make_wsgi_app(self.registry), server_class, _Handler)
+            self._server = serve(host.strip("[]"), port, make_wsgi_app(self.registry), tls)
         except OSError as error:
             raise UsageError(_refusal(f"{host}:{port}", error)) from None
-        self.port = int(server.server_port)
+        self.port = self._server.server_port
         self.url = f"{'https' if tls else 'http'}://{host}:{self.port}/metrics"
-        if tls:  # a handshake is made by the thread that serves the call, so that no caller blocks the others
-            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        self._server = server
-        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 
     def add(self, collector: Families) -> None:
         """Serves this collector, too; several threads call it, at each reading."""
@@ -285,31 +283,6 @@ class Endpoint:
         """Stops serving."""
         self._server.shutdown()
         self._server.server_close()
-
-
-class _Server(ThreadingWSGIServer):
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        """Binds without the DNS lookup of HTTPServer, whose result is not used."""
-        TCPServer.server_bind(self)
-        host, port = self.server_address[:2]
-        self.server_name, self.server_port = str(host), int(port)
-        self.setup_environ()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs nothing: a caller that broke off, or had no certificate, is no event of the training."""
-
-
-class _ServerIpv6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = IDLE_S
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Logs nothing: readings are no events."""
 
 
 def _refusal(address: str, error: OSError) -> str:

@@ -10,7 +10,6 @@ import os
 import resource
 import select
 import signal
-import ssl
 import sys
 import threading
 import time
@@ -38,6 +37,7 @@ from psruntime.observe.outputs import never_block
 
 if TYPE_CHECKING:
     from psruntime.observe.metrics import Endpoint
+    from psruntime.rpc.wire.security import Security
 
 # From a signal to the end of the process: what the work gets to stop by itself, for example to end a step.
 # With leaving (2 s) and closing it stays under the 5 s that a process has from then on.
@@ -71,9 +71,7 @@ class Process:
         self._ends: tuple[float, float, int] | None = None  # see `end_within`: until when, within, code
         self.received: list[int] = []  # signals, in their order
 
-    def serve_metrics(
-        self, role: str, where: ProcessConfig, host: str, tls: Callable[[], ssl.SSLContext] | None
-    ) -> Endpoint | None:  # fmt: skip
+    def serve_metrics(self, role: str, where: ProcessConfig, host: str, security: Security) -> Endpoint | None:
         """Serves metrics at the process's host until its end, if it has a --metrics-port.
 
         Raises:
@@ -81,9 +79,11 @@ class Process:
         """
         if where.metrics_port is None:
             return None
-        from psruntime.observe.metrics import open_endpoint
+        from psruntime.observe.metrics import of_certificate, open_endpoint
 
-        endpoint = open_endpoint(role, where.index, (host, where.metrics_port), tls() if tls else None, self.log)
+        endpoint = open_endpoint(role, where.index, (host, where.metrics_port), security.web, self.log)
+        if security.tls:
+            endpoint.add(of_certificate(role, where.index, security.expires_s))
         self.at_exit.callback(endpoint.close)
         return endpoint
 

@@ -31,7 +31,7 @@ from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.errors import UnreachableError, UsageError
 from psruntime.observe.log import Log
 from psruntime.observe.meter import GATE, PHASES, ROUND, in_order
-from psruntime.observe.metrics import Endpoint, of_job, of_ps, open_endpoint
+from psruntime.observe.metrics import Endpoint, of_certificate, of_job, of_ps, open_endpoint
 from psruntime.observe.worker_metrics import EvaluatorMetrics, WorkerMetrics
 from tests.support import docs
 from tests.support.certificates import Authority
@@ -215,6 +215,7 @@ def test_the_documented_metrics_are_those_that_are_told(endpoint: Endpoint, tmp_
         log = Log("ps", 0, descriptor=out.fileno())
     own = open_endpoint("ps", 0, ("127.0.0.1", 0), None, log)
     try:
+        own.add(of_certificate("ps", 0, lambda: 2e9))
         own.add(of_ps(0, lambda: PS))
         own.add(of_job(lambda: STATUS, JOB))
         WorkerMetrics(own, 4, lambda: WORKER).step(0.5, 8, 0, 0, None)

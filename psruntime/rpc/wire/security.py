@@ -11,6 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
@@ -41,6 +42,7 @@ class Security:
     insecure: bool = False
     config: SecurityConfig = field(default_factory=SecurityConfig, repr=False, compare=False)
     serves: bool = field(default=False, compare=False)
+    _expires_s: float = field(default=0.0, repr=False, compare=False)  # as it was known last
 
     @property
     def web(self) -> Callable[[], ssl.SSLContext] | None:
@@ -51,6 +53,12 @@ class Security:
     def _tls(self) -> Tls:
         assert self.tls, "it does not go away"
         return self.tls
+
+    def expires_s(self) -> float:
+        """When the certificate expires, or has expired, in seconds since 1970."""
+        with suppress(ssl.SSLError):
+            self._expires_s = self._tls.expires_s()
+        return self._expires_s
 
     def server_credentials(self) -> Any:
         """For a gRPC server that shows each client the newest certificate, and serves none without one of a CA."""
@@ -154,10 +162,7 @@ class Keeping:
         """Logs when the certificate expires: when it was read, and as often as NOTICES_DAYS has it."""
         if not (tls := self._security.tls):
             return
-        try:
-            expires_s = tls.expires_s()
-        except ssl.SSLError:  # it has expired, or its CA has
-            expires_s = self._expires_s
+        expires_s = self._security.expires_s()
         left_days = (expires_s - self._now()) / DAY_S
         due = sum(left_days <= days for days in NOTICES_DAYS)
         if expires_s != self._expires_s or due > self._noticed:
