@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import asdict, replace
 
-from psruntime.config.process import ProcessConfig, split_address
+from psruntime.config.process import ProcessConfig
 from psruntime.core.accounting.accounts import ledger_facts
 from psruntime.core.members.departures import SessionCleanup
 from psruntime.core.members.membership import Role
@@ -57,8 +57,7 @@ class PsMember:
         self._cleanup = SessionCleanup(job.lease_s)
         data_plane = all_but((context.client.address, health_address))
         self._traffic = TrafficMeter(data_plane)
-        closed_port = split_address(self.address)[1] if interface else 0
-        links = Links(data_plane, job.link_timeout_s, process.log, closed_port)
+        links = Links(data_plane, job.link_timeout_s, process.log)
         links.start()
         process.at_exit.callback(links.close)
         self._beating = threading.Lock()

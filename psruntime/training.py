@@ -78,7 +78,7 @@ class Joined:
             "worker", where.index, host, where.port, interface, built.towers.cpus, built.gpu_limits
         )
         self.server = WorkerServer(where.index, server.target, address)
-        self._links = WorkerLinks(address, job.link_timeout_s, process.log, bool(interface))
+        self._links = WorkerLinks(address, job.link_timeout_s, process.log)
         self._links.start()
         process.at_exit.callback(self._links.close)
         self._traffic = TrafficMeter(self._links.counts)

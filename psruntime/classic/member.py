@@ -190,7 +190,7 @@ class ScriptMember:
         self._at_exit.callback(health.stop, STOP_S)
         interface = interface_for(host, where.coordinator, where.interface)
         server, address = start_server("worker", where.index, host, where.port, interface)
-        links = WorkerLinks(address, job.link_timeout_s, self.log, bool(interface))
+        links = WorkerLinks(address, job.link_timeout_s, self.log)
         links.start()
         self._at_exit.callback(links.close)
         traffic = TrafficMeter(links.counts)

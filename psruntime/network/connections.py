@@ -34,7 +34,6 @@ SOCKET = "socket:["  # how the link of a socket's descriptor begins; its inode f
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 # With the flag Python does not set the socket's mode to the default of new sockets: it is not ours.
 STREAM = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
-DEVICE_BYTES = 16  # of the name of an interface (IFNAMSIZ)
 MAPPED = "::ffff:"  # before an IPv4 address, on a socket that listens for both
 
 
@@ -116,11 +115,6 @@ def connection_of(tcp: socket.socket) -> Connection:
     return Connection(end_of(tcp.getsockname()), end_of(tcp.getpeername()))
 
 
-def came_before(tcp: socket.socket) -> bool:
-    """Whether a connection to a server of one interface is from before that was set.  OSError: it is closed."""
-    return not tcp.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, DEVICE_BYTES).rstrip(b"\0")
-
-
 class Peers:
     """Counts connections that others made to this process's server, and those to the ps of its views.
 
@@ -182,17 +176,12 @@ UNUSABLE = (Phase.FORMING, Phase.FAILED)  # no worker has a usable session then
 class Links:
     """Has the kernel watch the connections that `counts`: it closes one on which the other machine acknowledges
     nothing for `timeout_s`.  Works in a thread of its own.
-
-    closed_port: of a server that serves one interface; connections to it from before that was set are ended.  0: none.
     """
 
-    def __init__(
-        self, counts: Callable[[Connection], bool], timeout_s: float, log: Callable[..., None], closed_port: int = 0
-    ) -> None:
+    def __init__(self, counts: Callable[[Connection], bool], timeout_s: float, log: Callable[..., None]) -> None:
         self._counts = counts
         self._timeout_s = timeout_s
         self._log = log
-        self._closed_port = closed_port
         self._watched: dict[int, Connection | None] = {}  # by inode; None: it does not count
         self._closed = False
         self._wake = threading.Event()
@@ -238,8 +227,6 @@ class Links:
                 return
             with suppress(OSError):  # not connected, or not any more
                 connection = connection_of(tcp)
-                if connection.local.port == self._closed_port and came_before(tcp):
-                    tcp.shutdown(socket.SHUT_RDWR)
                 counts = self._counts(connection)
                 if counts:
                     _watch(tcp, self._timeout_s)
@@ -252,10 +239,9 @@ class WorkerLinks(Links):
     counts(connection): whether it is one of them.
     """
 
-    def __init__(self, server: str, timeout_s: float, log: Callable[..., None], is_closed: bool = False) -> None:
-        """is_closed: whether the server serves one interface alone."""
+    def __init__(self, server: str, timeout_s: float, log: Callable[..., None]) -> None:
         self.counts = Peers(server)
-        super().__init__(self.counts, timeout_s, log, split_address(server)[1] if is_closed else 0)
+        super().__init__(self.counts, timeout_s, log)
         self._ends: dict[str, frozenset[End]] = {}  # of each ps of all views so far, by its address
         self._logged: set[str] = set()  # addresses whose cut connections were logged
         self._lock = threading.Lock()  # guards what follows

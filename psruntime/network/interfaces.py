@@ -6,24 +6,29 @@ of this machine to its own address arrives, by Linux's count, at the interface t
 one machine still reach each other at the address that the others have.
 
 TensorFlow listens some milliseconds before the option can be set.  A connection from then keeps no device, by which it
-is known, and is ended, now (`close_to_others`) or when it is found later (connections.py: `came_before`).
+is known, and is ended: one that was accepted then at once, one that the kernel had not finished when it is.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 from psruntime.config.process import split_address
 from psruntime.errors import UsageError
-from psruntime.network.connections import came_before, descriptors, duplicated, end_of
+from psruntime.network.connections import descriptors, duplicated, end_of
 from psruntime.network.hosts import is_loopback
 
 ANY = "any"
 LOOPBACK = "lo"
 WAIT_S = 1.0  # for a datagram to this machine itself
+DEVICE_BYTES = 16  # of the name of an interface (IFNAMSIZ)
+LOOK_S = 1.0  # between two looks for connections from before
+HALF_OPEN_S = 70.0  # the kernel forgets one that its other end does not complete after 63 s (tcp_synack_retries)
 # For each family: level, option and answer by which a socket says at which interface a datagram arrived, and where the
 # index is in the answer.  8 is IP_PKTINFO of linux/in.h.
 PACKET_INFO = {
@@ -89,7 +94,8 @@ def _arrives_at(family: int, where: tuple[object, ...]) -> str:
 
 
 def close_to_others(port: int, interface: str) -> None:
-    """Lets this process's server at the port be reached at this interface alone; ends connections from before.
+    """Lets this process's server at the port be reached at this interface alone; ends connections from before, in a
+    thread also those that are accepted later.
 
     Raises:
         OSError: the system has no means for it.
@@ -101,10 +107,28 @@ def close_to_others(port: int, interface: str) -> None:
             found = True
     if not found:
         raise OSError(f"no socket of this process listens on port {port}")
+    _end_earlier(port)
+    threading.Thread(target=_end_earlier_until, args=(port, time.monotonic() + HALF_OPEN_S), daemon=True).start()
+
+
+def _end_earlier_until(port: int, until_s: float) -> None:
+    while time.monotonic() < until_s:
+        time.sleep(LOOK_S)
+        with suppress(OSError):
+            _end_earlier(port)
+
+
+def _end_earlier(port: int) -> None:
+    """Ends connections to the port from before it was closed."""
     for tcp in _at_port(port):
         with suppress(OSError):
             if came_before(tcp):
                 tcp.shutdown(socket.SHUT_RDWR)
+
+
+def came_before(tcp: socket.socket) -> bool:
+    """Whether a connection to a server of one interface is from before that was set.  OSError: it is closed."""
+    return not tcp.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, DEVICE_BYTES).rstrip(b"\0")
 
 
 def _at_port(port: int) -> Iterator[socket.socket]:
