@@ -25,7 +25,7 @@ FULL = 0.5  # of the connections that a server accepts
 LEAVES = (64, 16, 4, 1)  # connections of an address: the largest of these that leaves the server less than full
 PER_MEMBER = 8  # a member has at most six, two of them held
 LOOK_S = 0.1  # between two looks: a flood opens some hundred connections meanwhile
-SPARE = 50  # a look takes at most this part of the time
+SPARE, SPARE_WHEN_FULL = 50, 4  # a look takes at most such a part of the time
 LOG_S = 10.0  # a flood is a line every so often
 NETWORK_BITS = 64
 
@@ -91,20 +91,23 @@ class Crowding:
         wait_s = LOOK_S
         while not self._closed.wait(wait_s):
             began_s = time.monotonic()
+            is_full = True
             with suppress(OSError):
-                self.look()
-            wait_s = max(LOOK_S, SPARE * (time.monotonic() - began_s))
+                is_full = self.look()
+            wait_s = max(LOOK_S, (SPARE_WHEN_FULL if is_full else SPARE) * (time.monotonic() - began_s))
 
-    def look(self) -> None:
-        """Ends the surplus of now."""
+    def look(self) -> bool:
+        """Ends the surplus of now; returns whether there may have been one."""
         if len(os.listdir(DESCRIPTORS)) <= self._most * FULL:
-            return
+            return False
         here = {at.inode: at for at in descriptors()}
         known = {inode: host for inode, host in self._hosts.items() if inode in here}
         self._hosts = known | {inode: self._host_at(at) for inode, at in here.items() if inode not in known}
         connections = [(host, here[inode]) for inode, host in self._hosts.items() if host]
         ended = [each for each in surplus(connections, self._members(), self._most) if shut_down(each)]
-        self._report(len(ended), Counter(host for host, each in connections if each in {*ended}))
+        gone = {*ended}
+        self._report(len(ended), Counter(host for host, each in connections if each in gone))
+        return True
 
     def _host_at(self, at: Descriptor) -> str:
         """The address at the other end of a connection to the server; empty if it is none."""
