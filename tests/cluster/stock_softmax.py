@@ -20,7 +20,7 @@ tf.flags.DEFINE_integer("task_index", 0, "index of this task in its job")
 tf.flags.DEFINE_string("ps_hosts", "127.0.0.1:2222", "host:port of each ps, with commas")
 tf.flags.DEFINE_string("worker_hosts", "127.0.0.1:2223", "host:port of each worker, with commas")
 tf.flags.DEFINE_string("data_dir", "", "folder of the Fashion-MNIST files")
-tf.flags.DEFINE_string("checkpoint_dir", "/tmp/softmax", "folder of the checkpoints and summaries")
+tf.flags.DEFINE_string("checkpoint_dir", os.path.expanduser("~/softmax"), "folder of the checkpoints and summaries")
 tf.flags.DEFINE_integer("save_steps", 500, "global steps between checkpoints")
 tf.flags.DEFINE_integer("last_step", 1000, "global step at which the training ends")
 FLAGS = tf.flags.FLAGS
