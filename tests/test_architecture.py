@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "psruntime/dashboard/job_events.py": JOB | {"psruntime.core", "psruntime.errors", "psruntime.observe"},
     "psruntime/dashboard": JOB | {
-        "psruntime.core", "psruntime.errors", "psruntime.observe", "psruntime.config.schedule", "bokeh",
+        "psruntime.core", "psruntime.errors", "psruntime.observe", "psruntime.config.schedule", "bokeh", "tornado",
     },
     "psruntime/observe/evaluations.py": {
         "psruntime.errors", "psruntime.config.values.Metric", "psruntime.observe.outputs",

@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
@@ -117,14 +118,14 @@ async def _address(profile: Path) -> str:
     raise RuntimeError(f"Chromium did not start within {STARTS_S:g} s")
 
 
-async def shoot(opened: Browser, url: str, theme: str, width: int, file: Path) -> list[str]:
-    """Draws a page into a PNG file; returns what is wrong with it."""
+async def shoot(opened: Browser, url: str, width: int, file: Path) -> list[str]:
+    """Draws the page at an address into a PNG file; returns what is wrong with it."""
     opened.complaints.clear()
     height = WIDTHS[width]
     await opened.call(
         "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < height
     )
-    await opened.call("Page.navigate", url=f"{url}?theme={theme}")
+    await opened.call("Page.navigate", url=url)
     end_s = time.monotonic() + SETTLE_S
     while time.monotonic() < end_s:  # what the page says is heard by asking
         await opened.value("1")
@@ -141,10 +142,12 @@ async def shoot(opened: Browser, url: str, theme: str, width: int, file: Path) -
 async def shoot_all(chromium: str, url: str, pages: list[str], folder: Path) -> bool:
     """Whether nothing is wrong with any."""
     good = True
+    parts = urlsplit(url)  # whose query may have a token
     async with browser(chromium) as opened:
         for page, theme, width in product(pages, THEMES, WIDTHS):
             file = folder / f"{page}-{theme}-{width}.png"
-            problems = await shoot(opened, url + NAMES[page], theme, width, file)
+            address = parts._replace(path=f"/{NAMES[page]}", query=f"theme={theme}&{parts.query}")
+            problems = await shoot(opened, urlunsplit(address), width, file)
             print(f"{file}: {'; '.join(problems) or 'nothing said'}", flush=True)
             good = good and not problems
     return good
@@ -164,7 +167,7 @@ def main() -> int:
         parser.error("there is no chromium on the path; install it, or say where it is with --chromium")
     given.folder.mkdir(parents=True, exist_ok=True)
     try:
-        return 0 if asyncio.run(shoot_all(given.chromium, f"{given.url.rstrip('/')}/", pages, given.folder)) else 1
+        return 0 if asyncio.run(shoot_all(given.chromium, given.url, pages, given.folder)) else 1
     except (OSError, RuntimeError) as error:
         parser.error(str(error))
 

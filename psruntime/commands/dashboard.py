@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import secrets
 import signal
 import sys
 import threading
@@ -18,16 +20,20 @@ from collections.abc import Callable, Sequence
 
 from psruntime.config import JobConfig
 from psruntime.core.members.job_status import JobStatus
+from psruntime.dashboard.access import LOOPBACK, given_origins
 from psruntime.dashboard.drawing import require_bokeh
-from psruntime.dashboard.server import LOOPBACK, Dashboard, given_origins
+from psruntime.dashboard.server import Dashboard
 from psruntime.errors import EXIT_DONE, PsRuntimeError, UsageError
 from psruntime.process import flags
 from psruntime.process.process import offline, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.wire.job_token import checked_token
 from psruntime.rpc.wire.security import Security, load_security
 
 PROG = "psruntime dashboard"
 HOST, PORT = "127.0.0.1", 8787
+TOKEN = "PSRUNTIME_DASHBOARD_TOKEN"  # in the environment: one that stays the same
+TOKEN_BYTES = 32
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         require_bokeh("dashboard")
+        fixed = os.environ.get(TOKEN, "")
+        if fixed:
+            checked_token(os.fsencode(fixed), TOKEN)
         coordinator = flags.coordinator_of(arguments)
         if not 0 <= arguments.port <= 65535:
             raise UsageError(f"port must be from 0 to 65535, got {arguments.port}")
@@ -43,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         security = load_security(flags.security_config(arguments), serves=False)
     except UsageError as error:
         return usage_error(PROG, error)
-    return offline(PROG, lambda: _serve(coordinator, security, arguments))
+    token = token_of(arguments.host, security, fixed)
+    return offline(PROG, lambda: _serve(coordinator, security, token, arguments))
 
 
 def _parser() -> flags.Parser:
@@ -62,7 +72,7 @@ def _parser() -> flags.Parser:
     )
     most_used.add_argument(
         "--host", default=HOST, metavar="ADDRESS", help="address at which it listens, 0.0.0.0 for all of this machine; "
-        f"every browser that reaches it sees the job, and can change nothing (default: {HOST})",
+        f"browsers need the token in the address that it prints there, and can change nothing (default: {HOST})",
     )  # fmt: skip
     most_used.add_argument(
         "--allow-websocket-origin", action="append", default=[], metavar="HOST[:PORT]", help="a further name under "
@@ -71,7 +81,17 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _serve(coordinator: str, security: Security, arguments: argparse.Namespace) -> int:
+def token_of(host: str, security: Security, fixed: str) -> str:
+    """What browsers need; empty where every user of this machine can ask the job itself.
+
+    fixed: the token that is wanted, or empty.
+    """
+    if not fixed and host in LOOPBACK and not (security.tls or security.tokens):
+        return ""
+    return fixed or secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def _serve(coordinator: str, security: Security, token: str, arguments: argparse.Namespace) -> int:
     from tornado.ioloop import IOLoop
 
     loop = IOLoop()  # and the current one of this thread, which Bokeh uses
@@ -81,8 +101,9 @@ def _serve(coordinator: str, security: Security, arguments: argparse.Namespace) 
         received.append(signum)
         loop.stop()
 
-    dashboard = Dashboard(loop, arguments.host, arguments.port, arguments.allow_websocket_origin)
+    dashboard = Dashboard(loop, arguments.host, arguments.port, arguments.allow_websocket_origin, token)
     client = CoordinatorClient(coordinator, security)
+    security.keep_current(lambda *_, **__: None)
     reachable = _Reachable(dashboard, coordinator)
     poller = Poller(lambda: client.get_status(watches=True), reachable.on_answer, reachable.on_failure)
     events: asyncio.AbstractEventLoop = loop.asyncio_loop
@@ -94,7 +115,10 @@ def _serve(coordinator: str, security: Security, arguments: argparse.Namespace) 
         sys.stdout.write(f"dashboard: {dashboard.url}\n")
         sys.stdout.flush()
         if arguments.host not in LOOPBACK:
-            sys.stderr.write(f"{PROG}: every browser that reaches {arguments.host}:{dashboard.port} sees the job\n")
+            sys.stderr.write(
+                f"{PROG}: {arguments.host}:{dashboard.port} is open to other machines: every browser with the token in "
+                "the address above sees the job; nothing is encrypted\n"
+            )
         loop.start()
     finally:
         client.close()

@@ -228,7 +228,7 @@ def time_text(at_s: float) -> str:
 
 
 def template_of(kinds: Sequence[PageKind]) -> str:
-    """The template for Jinja, with the variables `page` (a PageKind), `cards`, `theme`, `query` and `style`."""
+    """The template for Jinja, with variables: `page` (a PageKind), `cards`, `theme`, `query`, `style`, `nonce`."""
     links = "".join(
         f'<a href="/{kind.slug}{{{{ query }}}}"{{% if page.slug == "{kind.slug}" %}} aria-current="page"{{% endif %}}>'
         f"{kind.title}</a>"
@@ -246,7 +246,12 @@ _TEMPLATE = """
 {% block preamble %}
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
 <style>{{ style }}</style>
+<script {{ nonce }}>
+const address = new URL(location)
+if (address.searchParams.has("token")) { address.searchParams.delete("token"); history.replaceState(null, "", address) }
+</script>
 {% endblock %}
+{% block js_resources %}{{ bokeh_js | replace("<script", "<script " ~ nonce) }}{% endblock %}
 {% block body %}
 {% from macros import embed %}
 <body class="board {{ theme }}">
@@ -255,7 +260,7 @@ _TEMPLATE = """
 <div class="grid">{% for card in cards %}
 <section class="card{% if card.wide %} wide{% endif %}"><h2>{{ card.title }}</h2><p>{{ card.note }}</p>
 {{ embed(roots[card.name]) }}</section>{% endfor %}</div></main>
-{{ plot_script }}
+{{ plot_script | replace("<script", "<script " ~ nonce) }}
 </body>
 {% endblock %}
 """

@@ -1,24 +1,21 @@
-"""The dashboard's server: one history for all browsers, and the names under which these may open it.
+"""The dashboard's server: one history for all browsers.
 
 Everything here belongs to the thread of one event loop; `on_answer` and `on_failure` may be called by any other.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
-import ipaddress
 import logging
 import os
-import re
 import socket
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from psruntime.config import JobConfig
 from psruntime.core.members.job_status import JobStatus
+from psruntime.dashboard.access import EVERYWHERE, Access, bracketed, origins_of
 from psruntime.dashboard.clocks_page import clocks_page, rounds_page
 from psruntime.dashboard.cluster_page import cluster_page, ps_page
 from psruntime.dashboard.drawing import STYLE as COLOURS_AND_CARDS
@@ -26,71 +23,6 @@ from psruntime.dashboard.history import History
 from psruntime.dashboard.page import STYLE, THEMES, Head, Page, PageKind, template_of
 from psruntime.dashboard.updates_page import events_page, ledger_page, progress_page, staleness_page
 from psruntime.errors import UsageError
-
-EVERYWHERE = ("", "0.0.0.0", "::")
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
-NAMED_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-SIOCGIFADDR = 0x8915  # of Linux: the IPv4 address of an interface
-
-_ORIGIN = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?")
-
-
-def origins_of(host: str, port: int, more: Sequence[str] = ()) -> list[str]:
-    """The origins of a dashboard at `host:port`, as far as they are known here, and those of `more`.
-
-    Bokeh compares them with the Origin of a browser.  It reads an Origin without a port, that is with the default port
-    of http or https, as `HOST:80`; it reads an IPv6 address as it is.
-    """
-    if host in LOOPBACK:
-        names = [*NAMED_LOOPBACK]
-    elif host.strip("[]") in EVERYWHERE:
-        names = [*NAMED_LOOPBACK, socket.gethostname(), *own_addresses()]
-    else:
-        names = [host]
-    own = (_origin(bracketed(name), port) for name in names)
-    return list(dict.fromkeys([*own, *(origin for text in more for origin in given_origins(text))]))
-
-
-def given_origins(text: str) -> list[str]:
-    """The origins of `HOST`, which has the default port of its scheme, or `HOST:PORT`.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    found = _ORIGIN.fullmatch(text)
-    port = int(found["port"] or 80) if found else 0
-    if not found or not 0 < port <= 65535:
-        raise UsageError(f"--allow-websocket-origin '{text}' is not HOST or HOST:PORT, for example dash.example.com")
-    defaults = [_origin(found["host"], 80)] if port == 443 else []  # https has no port then, http has
-    return [*defaults, _origin(found["host"], port)]
-
-
-def bracketed(host: str) -> str:
-    """The host as in an address with a port."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-def own_addresses() -> list[str]:
-    """The addresses of this machine's network interfaces, as far as the system lists them."""
-    return list(dict.fromkeys(_own_addresses()))
-
-
-def _own_addresses() -> Iterator[str]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # one without an IPv4 address
-                found = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                yield socket.inet_ntoa(found[20:24])
-    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as table:  # without IPv6 there is none
-        for line in table:
-            address = ipaddress.IPv6Address(int(line.split()[0], 16))
-            if not address.is_link_local:  # a browser cannot name it
-                yield str(address)
-
-
-def _origin(host: str, port: int) -> str:
-    return host.lower() if port == 80 and host.startswith("[") else f"{host.lower()}:{port}"
-
 
 KINDS = (
     PageKind("", "Cluster", cluster_page),
@@ -102,6 +34,7 @@ KINDS = (
     PageKind("ps", "Memory and traffic", ps_page),
     PageKind("events", "Events", events_page),
 )
+MOST_BYTES = 1 << 10  # of a request's body: no page has one
 PING_S = 300.0  # a browser that has not answered a ping for so long is disconnected; a phone may sleep for minutes
 
 
@@ -109,15 +42,21 @@ class Dashboard:
     """Serves the pages of a history at `host:port`, until `close`; port 0 lets the system choose, and `port` is that.
 
     origins: `HOST` or `HOST:PORT` of further addresses under which browsers may open it, beside those of this machine.
+    token: browsers need it, in the first address that they open; empty: they need none.
 
     Raises:
         UsageError: the address is in use, or not one of this machine.
     """
 
-    def __init__(self, loop: Any, host: str, port: int, origins: Sequence[str] = ()) -> None:
+    def __init__(self, loop: Any, host: str, port: int, origins: Sequence[str] = (), token: str = "") -> None:
         from bokeh.application import Application
         from bokeh.application.handlers import FunctionHandler
-        from bokeh.server.server import Server
+        from bokeh.server.server import BaseServer
+        from bokeh.server.tornado import BokehTornado
+        from bokeh.server.util import bind_sockets
+        from tornado.httpserver import HTTPServer
+
+        from psruntime.dashboard.guard import NONCE_MARK, Guard
 
         logging.getLogger("bokeh").setLevel(logging.ERROR)  # it would warn of every browser that is closed
         self.history = History()
@@ -125,23 +64,27 @@ class Dashboard:
         self._open: dict[Any, tuple[Head, Page]] = {}  # document of a browser -> its content
         self._to_show: set[Any] = set()  # documents that get the latest status as soon as their browser is ready
         self._template = template_of(KINDS)
+        self._nonce = f'nonce="{NONCE_MARK}"'
         applications = {f"/{kind.slug}": Application(FunctionHandler(self._maker(kind))) for kind in KINDS}
         bare = host.strip("[]")
         listening = _listen(host, bare, port)
         self.port = listening.getsockname()[1]
         listening.close()  # Bokeh opens its own; with port 0 this is the one that was free
         try:
-            self._server = Server(
-                applications, io_loop=loop, address="" if bare in EVERYWHERE else bare, port=self.port,
-                use_index=False,
-                websocket_ping_interval=PING_S, websocket_ping_timeout=PING_S,
-            )  # fmt: skip
+            sockets, _ = bind_sockets("" if bare in EVERYWHERE else bare, self.port)
         except OSError as error:
             raise UsageError(_refusal(host, self.port, error)) from None
-        # Its own flag for this refuses IPv6.
-        self._server._tornado.websocket_origins.update(origins_of(host, self.port, origins))
+        access = Access(origins_of(host, self.port, origins), token)
+        application = BokehTornado(
+            applications, use_index=False, extra_websocket_origins=access.origins,
+            include_headers=[], include_cookies=[],  # Bokeh would put them into its pages
+            websocket_ping_interval=PING_S, websocket_ping_timeout=PING_S,
+        )  # fmt: skip
+        http = HTTPServer(Guard(application, access, f"psruntime-dashboard-{self.port}"), max_body_size=MOST_BYTES)
+        http.add_sockets(sockets)
+        self._server = BaseServer(loop, application, http)
         shown = "localhost" if bare in EVERYWHERE else bracketed(host)
-        self.url = f"http://{shown}:{self.port}/"
+        self.url = f"http://{shown}:{self.port}/" + (f"?token={quote(token, safe='')}" if token else "")
 
     def start(self) -> None:
         """Starts to serve once the loop runs."""
@@ -185,7 +128,7 @@ class Dashboard:
             document.template = self._template
             document.template_variables.update(
                 page=kind, cards=page.cards, theme=theme, query=f"?theme={theme}" if theme else "",
-                style=COLOURS_AND_CARDS + STYLE,
+                style=COLOURS_AND_CARDS + STYLE, nonce=self._nonce,
             )  # fmt: skip
             self._show(document)
 

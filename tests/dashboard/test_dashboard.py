@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from bokeh.client import pull_session
@@ -48,8 +49,9 @@ class Browser:
     """
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._session = pull_session(url=url)
+        self._url, _, query = url.partition("?")
+        self._token = dict(parse_qsl(query))  # if the address has one
+        self._session = pull_session(url=self._url, arguments=self._token)
 
     def text_of(self, name: str) -> str:
         return str(self._model(name).text)
@@ -62,7 +64,7 @@ class Browser:
         self._session.close()
 
     def _model(self, name: str) -> Any:
-        look = pull_session(session_id=self._session.id, url=self._url)
+        look = pull_session(session_id=self._session.id, url=self._url, arguments=self._token)
         try:
             return look.document.get_model_by_name(name)
         finally:
@@ -135,7 +137,26 @@ def test_of_a_secured_job_it_needs_the_token(
     plain, secured = browse(plain_url), browse(url)
     poll_until(lambda: "FORMING" in secured.text_of("head"), 20, "the phase")
     poll_until(lambda: "has no token" in plain.text_of("head"), 20, "why there is none")
+    assert "?" not in plain_url and re.fullmatch(r"http://127.0.0.1:\d+/\?token=[\w-]{43}", url)
+    with pytest.raises(OSError, match="403"):
+        browse(url.partition("?")[0])
     assert ended(without, signal.SIGTERM)[0] == ended(with_token, signal.SIGTERM)[0] == 0
+
+
+def test_beyond_loopback_browsers_need_a_token(stage: Stage, commands: Commands, browse: Browse) -> None:  # noqa: F811
+    coordinator = stage.refusing()
+    process, url = started(commands, coordinator, "--host", "0.0.0.0")
+    assert re.fullmatch(r"http://localhost:\d+/\?token=[\w-]{43}", url)
+    browse(url)
+    code, err = ended(process, signal.SIGTERM)
+    port = url.split(":")[2].partition("/")[0]
+    assert code == 0 and f"psruntime dashboard: 0.0.0.0:{port} is open to other machines: " in err
+    assert url.partition("=")[2] not in err
+    commands.environment["PSRUNTIME_DASHBOARD_TOKEN"] = TOKEN
+    process, url = started(commands, coordinator)
+    assert url.endswith(f"/?token={TOKEN}")
+    browse(url)
+    assert ended(process, signal.SIGTERM)[0] == 0
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +176,11 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert capsys.readouterr().err.count("\n") == 1
     assert dashboard.main(["--port", "0", "--allow-websocket-origin", "https://here"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setenv("PSRUNTIME_DASHBOARD_TOKEN", "fifteen-letters")
+    assert dashboard.main([]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("psruntime dashboard: PSRUNTIME_DASHBOARD_TOKEN is not one line of 16 to 512 visible ASCII")
+    assert err.count("\n") == 1 and "fifteen-letters" not in err
     monkeypatch.setitem(sys.modules, "bokeh.plotting", None)
     assert dashboard.main([]) == 2
     assert (

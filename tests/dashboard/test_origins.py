@@ -9,7 +9,8 @@ import pytest
 from bokeh.server.views.ws import WSHandler
 from tornado.ioloop import IOLoop
 
-from psruntime.dashboard.server import Dashboard, given_origins, origins_of, own_addresses
+from psruntime.dashboard.access import given_origins, origins_of, own_addresses
+from psruntime.dashboard.server import Dashboard
 from psruntime.errors import UsageError
 
 
