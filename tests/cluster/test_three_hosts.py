@@ -81,4 +81,5 @@ def test_a_job_on_three_hosts_goes_on_after_a_link_was_cut(zygote: Zygote, netwo
 def firewall(network: Hosts, folder: Path) -> Path:
     """launch/psruntime.nft for these machines."""
     ours = ", ".join(network.addresses.values())
-    return write_rules(folder / "psruntime.nft", **{"members6" if ":" in ours else "members": ours})
+    members = {"members6" if ":" in ours else "members": ours}
+    return write_rules(folder / "psruntime.nft", owner="root", callers="root", **members)
