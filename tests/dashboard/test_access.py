@@ -24,7 +24,7 @@ from psruntime.commands.dashboard import token_of
 from psruntime.dashboard.access import Access, origins_of
 from psruntime.dashboard.guard import take_token
 from psruntime.dashboard.server import KINDS, Dashboard
-from psruntime.rpc.wire.credentials import OPEN, Security
+from psruntime.rpc.wire.security import OPEN, Security
 
 TOKEN = "0123456789 abc/+&=\u00e9"
 PATHS = [
@@ -101,7 +101,7 @@ def test_the_token_or_what_was_given_for_it() -> None:
 def test_a_token_is_drawn_where_others_would_see_the_job() -> None:
     assert [token_of(host, OPEN, "") for host in ("127.0.0.1", "localhost", "::1", "[::1]")] == [""] * 4
     drawn = [token_of(host, OPEN, "") for host in ("0.0.0.0", "", "::", "10.0.0.5")]
-    drawn.append(token_of("127.0.0.1", Security(token="of the job"), ""))
+    drawn.append(token_of("127.0.0.1", Security(tokens=("of the job",)), ""))
     assert len(set(drawn)) == 5 and all(len(token) >= 43 for token in drawn)
     assert token_of("127.0.0.1", OPEN, "fixed") == token_of("0.0.0.0", OPEN, "fixed") == "fixed"
 

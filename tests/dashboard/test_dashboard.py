@@ -179,7 +179,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setenv("PSRUNTIME_DASHBOARD_TOKEN", "fifteen-letters")
     assert dashboard.main([]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("psruntime dashboard: PSRUNTIME_DASHBOARD_TOKEN is not one line of 16 to 512 visible ASCII")
+    assert err.startswith("psruntime dashboard: PSRUNTIME_DASHBOARD_TOKEN is no token of 16 to 512 visible ASCII")
     assert err.count("\n") == 1 and "fifteen-letters" not in err
     monkeypatch.setitem(sys.modules, "bokeh.plotting", None)
     assert dashboard.main([]) == 2

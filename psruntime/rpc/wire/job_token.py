@@ -81,7 +81,8 @@ def read_tokens(flag: str, path: str) -> tuple[str, ...]:
     lines = read_secret_file(flag, path).removesuffix(b"\n").split(b"\n")
     if len(lines) > MOST_TOKENS:
         raise UsageError(f"{flag} {path} has {len(lines)} lines: at most {MOST_TOKENS} tokens, one in each, are valid")
-    return tuple(checked_token(line, f"{flag} {path}") for line in lines)
+    at = (f"{flag} {path}{f', line {number},' if len(lines) > 1 else ''}" for number in range(1, len(lines) + 1))
+    return tuple(map(checked_token, lines, at))
 
 
 def checked_token(token: bytes, where: str) -> str:
@@ -91,9 +92,7 @@ def checked_token(token: bytes, where: str) -> str:
         UsageError: it is none; the message says where it stands, and not what it is.
     """
     if not PATTERN.fullmatch(token):
-        raise UsageError(
-            f"{where} is not lines of 16 to 512 visible ASCII characters; openssl rand -hex 32 makes a token"
-        )
+        raise UsageError(f"{where} is no token of 16 to 512 visible ASCII characters; openssl rand -hex 32 makes one")
     return token.decode("ascii")
 
 
