@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
 # A psruntime job on several machines, by ssh: launch/ssh.sh HOSTS [options] [flags of psruntime task]
 #
-#     launch/ssh.sh a,b,c --ps 2 --insecure --model my_model --train-steps 100000 --checkpoint-dir /mnt/run1
+#     launch/ssh.sh a,b,c --ps 2 --model my_model --train-steps 100000 --checkpoint-dir /mnt/run1
 #
 # HOSTS is a list with commas, or a file with hosts and comments after #.  A host is [USER@]NAME, with the name by which
-# the machines reach each other.  All flags but these are for `psruntime task`, the same for every process; without TLS
-# --insecure has to be among them (docs/security.md).
+# the machines reach each other, or [USER@]NAME=ADDRESS, with the address at which they do, as launch/wireguard.sh prints
+# it.  All flags but these are for `psruntime task`, the same for every process:
 #
 #     --ps N                  number of ps, dealt to the hosts in turn (default: 1)
 #     --workers N             number of workers, dealt in the same way (default: one for each host)
 #     --coordinator-port N    of ps 0 (default: 2222); every other port is any
+#
+# The job has TLS and a token: the script makes certificates for a year, sends each machine its own over ssh, into a folder
+# that the user alone can read, and removes them at the end.  With --insecure, or --tls-ca, --tls-cert and --tls-key of
+# yours, it makes none.  `psruntime status` and others need the variables of a file that the script names.
 #
 # From the environment:
 #
@@ -27,14 +31,32 @@ SILENT_S=60 # after which a process stops in good order: it has lost this script
 ALIVE_S=15  # between two signs of life to it
 FIRST_S=60  # an ssh that fails so soon after a first start has never reached its host; later it was cut off
 
-# On a machine: runs "$@" in the folder $1.  On its stdin "stop", the end and silence end the lifeline of the process,
-# which counts as a SIGTERM there, and "kill" ends it at once.  The code of ssh is that of the process: a job, since bash
-# may wait for ever for a process substitution that has ended at once.
+# On a machine: runs "${@:3}" in the folder $2.  If $1 is not empty, its stdin begins with the files of TLS and the token,
+# one a line.  Then "stop", the end and silence end the lifeline of the process, which counts as a SIGTERM there, and
+# "kill" ends it at once.  The code of ssh is that of the process: a job, since bash may wait for ever for a process
+# substitution that has ended at once.
 # shellcheck disable=SC2016
 REMOTE='
-cd -- "$1" 2>/dev/null || { echo "there is no folder $1 on this machine; DIR names another" >&2; exit 2; }
-shift
 exec 3<&0
+at=
+trap "end" EXIT
+end() { [ -z "$at" ] || rm -rf "$at"; }
+if [ "$1" ]; then
+    at=/dev/shm
+    [ -w "$at" ] || at=${TMPDIR:-/tmp}
+    at=$(mktemp -d "$at/psruntime.XXXXXX") || exit 2
+    umask=$(umask)
+    umask 077
+    for file in ca.pem cert.pem key.pem token; do
+        read -r text <&3 || exit
+        printf %s "$text" | base64 -d >"$at/$file" || exit 2
+    done
+    umask "$umask"
+    export PSRUNTIME_TLS_CA=$at/ca.pem PSRUNTIME_TLS_CERT=$at/cert.pem PSRUNTIME_TLS_KEY=$at/key.pem
+    export PSRUNTIME_TOKEN_FILE=$at/token
+fi
+cd -- "$2" 2>/dev/null || { echo "there is no folder $2 on this machine; DIR names another" >&2; exit 2; }
+shift 2
 (
     process=$BASHPID
     exec "$@" < <(
@@ -61,7 +83,7 @@ fail() {
 addresses() { # COUNT PORT: of so many processes, the first with this port
     local index host list=
     for ((index = 0; index < $1; index++)); do
-        host=${hosts[index % ${#hosts[@]}]#*@}
+        host=${members[index % ${#members[@]}]}
         [[ $host != *:* ]] || host=[$host]
         list+=${list:+,}$host:$((index ? 0 : $2))
     done
@@ -74,12 +96,39 @@ plan() { # ROLE COUNT
     local index words shown
     for ((index = 0; index < $2; index++)); do
         names+=("$1-$index")
-        places+=("${hosts[index % ${#hosts[@]}]}")
+        places+=("${targets[index % ${#targets[@]}]}")
+        certificates+=("${members[index % ${#members[@]}]%%%*}")
         words=("${task[@]}" --role "$1" --index "$index" "${flags[@]}")
-        commands+=("exec bash -c '$REMOTE' bash $(quoted "$folder" "${words[@]}")")
+        commands+=("exec bash -c '$REMOTE' bash $(quoted "$secured" "$folder" "${words[@]}")")
         printf -v shown ' %q' "${words[@]}"
         say "$1-$index on ${places[-1]}:${shown//\\,/,}"
     done
+}
+
+make_secrets() { # certificates of all members and a token, in $secrets, which the user alone can read
+    local index own place=/dev/shm
+    local -A hosts=() # of a member: what its certificate is for
+    [ -w "$place" ] || place=${TMPDIR:-/tmp}
+    secrets=$(mktemp -d "$place/psruntime.XXXXXX") || fail "no folder can be made in $place"
+    trap 'rm -rf "$secrets"' EXIT
+    for index in "${!members[@]}"; do
+        own=${members[index]%%%*}
+        hosts[$own]=$own
+        [ "$own" = "${targets[index]#*@}" ] || hosts[$own]+=,${targets[index]#*@}
+    done
+    "$(dirname "$(readlink -f "$0")")/make-certs.sh" "$secrets/certs" "${hosts[@]%%%*}" >/dev/null || exit 2
+    rm "$secrets/certs/ca-key.pem" # no other certificate can be made that the job would accept
+    (umask 077 && openssl rand -hex 32 >"$secrets/token")
+    own=$secrets/certs/${members[0]%%%*}
+    printf 'export PSRUNTIME_%s=%q\n' COORDINATOR "${ps_hosts%%,*}" TLS_CA "$own/ca.pem" TLS_CERT "$own/cert.pem" \
+        TLS_KEY "$own/key.pem" TOKEN_FILE "$secrets/token" >"$secrets/env"
+    say "for psruntime status and others: source $secrets/env"
+}
+
+send_secrets() { # MEMBER: what REMOTE reads first
+    local file
+    [ "$secured" ] || return
+    for file in "$secrets/certs/$1"/{ca,cert,key}.pem "$secrets/token"; do base64 -w 0 "$file" && echo; done
 }
 
 new_pipe() { # into which $to leads and out of which $from; it has no name
@@ -103,7 +152,10 @@ start() { # PROCESS
         trap '' INT TERM HUP
         set -o pipefail
         for fd in "${lifelines[@]}" "$to"; do exec {fd}>&-; done # else it would not end with this script
-        "${ssh[@]}" "${places[$1]}" "${commands[$1]}" < <(feed "$from") 2>&1 | sed -u "s/^/${names[$1]}: /"
+        "${ssh[@]}" "${places[$1]}" "${commands[$1]}" < <(
+            send_secrets "${certificates[$1]}"
+            feed "$from"
+        ) 2>&1 | sed -u "s/^/${names[$1]}: /"
         echo "$1 $?" >&"$ends"
     ) &
     exec {from}<&-
@@ -162,18 +214,22 @@ on_signal() { # NUMBER
 
 case ${1:-} in
     -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "$0" && exit ;;
-    "" | -*) fail "HOSTS is missing: launch/ssh.sh a,b,c --insecure --model my_model; --help says more" ;;
+    "" | -*) fail "HOSTS is missing: launch/ssh.sh a,b,c --model my_model; --help says more" ;;
 esac
 if [ -f "$1" ]; then text=$(sed 's/#.*//' "$1"); else text=${1//,/ }; fi
 read -rd '' -a hosts <<<"$text"
 [ ${#hosts[@]} -gt 0 ] || fail "there is no host in $1"
+name='([0-9A-Za-z_][0-9A-Za-z._-]*|[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.%a-z]*)'
+targets=() members=() # of the hosts: for ssh, and for each other
 for host in "${hosts[@]}"; do
-    [[ $host =~ ^([^@:/-][^@:/]*@)?([0-9A-Za-z_][0-9A-Za-z._-]*|[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.%a-z]*)$ ]] ||
-        fail "'$host' is neither a file nor a host, as in a,b,c or user@a"
+    [[ $host =~ ^([^@:/=-][^@:/=]*@)?$name(=$name)?$ ]] ||
+        fail "'$host' is neither a file nor a host, as in a,b,c or user@a=10.0.0.5"
+    targets+=("${host%%=*}")
+    members+=("${BASH_REMATCH[4]:-${BASH_REMATCH[2]}}")
 done
 shift
 declare -A numbers=([--ps]=1 [--workers]=${#hosts[@]} [--coordinator-port]=2222)
-flags=()
+flags=() secured=yes
 while [ $# -gt 0 ]; do
     case $1 in
         --ps=* | --workers=* | --coordinator-port=*) numbers[${1%%=*}]=${1#*=} ;;
@@ -184,7 +240,10 @@ while [ $# -gt 0 ]; do
         --ps-hosts* | --worker-hosts* | --role | --role=* | --index | --index=*)
             fail "leave out $1, which is made of HOSTS"
             ;;
-        *) flags+=("$1") ;;
+        *)
+            case $1 in --insecure | --tls-ca | --tls-ca=*) secured= ;; esac
+            flags+=("$1")
+            ;;
     esac
     shift
 done
@@ -197,7 +256,8 @@ read -ra psruntime <<<"${PSRUNTIME:-psruntime}"
 folder=${DIR:-$PWD}
 ps_hosts=$(addresses "${numbers[--ps]}" "${numbers[--coordinator-port]}")
 task=("${psruntime[@]}" task --lifeline --ps-hosts "$ps_hosts" --worker-hosts "$(addresses "${numbers[--workers]}" 0)")
-names=() places=() commands=() # of the processes, of which the first is ps 0
+[ -z "$secured" ] || make_secrets
+names=() places=() certificates=() commands=() # of the processes, of which the first is ps 0
 plan ps "${numbers[--ps]}"
 plan worker "${numbers[--workers]}"
 

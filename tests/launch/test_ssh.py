@@ -2,125 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from psruntime.launch.sources import read_host_lists
 from tests.support.command_lines import complaint
-from tests.support.commands import Commands
-from tests.support.polling import await_line, poll_until
-from tests.support.sshd import SCRIPT, start_group
+from tests.support.fake_ssh import Launcher
+from tests.support.polling import await_line
+from tests.support.sshd import start_group
 
-pytestmark = pytest.mark.usefixtures("sigint_as_in_a_terminal")
-
-
-FAKES = {
-    "psruntime": f"""#!{sys.executable}
-# Writes down how it was called, and does the first of what is left to do for its task.
-import json, os, signal, sys
-from pathlib import Path
-
-folder, words = Path(__file__).parent, sys.argv[1:]
-name = "-".join(words[words.index(flag) + 1] for flag in ("--role", "--index"))
-with (folder / "calls").open("a") as calls:
-    calls.write(json.dumps([name, os.getpid(), os.getcwd(), words]) + "\\n")
-plan = folder / name
-doing, *later = plan.read_text().split() if plan.exists() else ["0"]
-plan.write_text(" ".join(later or ["0"]))
-print("began", flush=True)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-while doing == "hangs":
-    signal.pause()
-if doing.startswith("waits"):  # for the end of its lifeline
-    assert not os.read(0, 1024)
-    print("asked to stop", file=sys.stderr)
-    doing = doing.removeprefix("waits")
-if int(doing) < 0:
-    os.kill(os.getpid(), -int(doing))
-os._exit(int(doing))
-""",
-    "ssh": """#!/bin/bash
-# Runs the command here, as a server of that machine would: by the shell of the user, in a session of its own.
-while [ "${1#-}" != "$1" ]; do shift 2; done
-echo "$1" >> "${0%/*}/hosts"
-case $1 in *down*) echo "ssh: connect to host $1 port 22: Connection refused"; exit 255 ;; esac
-shift
-exec setsid sh -c "$*"
-""",
-}
-
-
-class Call(NamedTuple):
-    """A start of psruntime."""
-
-    task: str
-    pid: int
-    folder: str
-    words: list[str]
-
-
-class Launcher:
-    """The script with programs that only look like ssh and psruntime."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.commands = Commands(folder)
-        programs = folder / "programs"
-        programs.mkdir()
-        self.commands.environment["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
-        self.programs = programs
-        for name, text in FAKES.items():
-            (programs / name).write_text(text)
-            (programs / name).chmod(0o755)
-
-    def plan(self, **doings: str) -> None:
-        """What each task does, one word for each time that it is started; without a plan it ends with 0.
-
-        N: it ends with N, or by signal -N.  waitsN: when its lifeline has ended.  hangs: by SIGKILL only.
-        """
-        for name, text in doings.items():
-            (self.programs / name.replace("_", "-")).write_text(text)
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return self.commands.start(SCRIPT, *words)
-
-    def run(self, *words: str) -> tuple[int, str, str]:
-        code, out, err = self.commands.run(SCRIPT, *words)
-        self.await_end()
-        return code, out, err
-
-    def await_end(self) -> None:
-        poll_until(lambda: not self.commands.running(), 30, "the end of all processes")
-
-    def calls(self) -> list[Call]:
-        """Each start of psruntime."""
-        path = self.programs / "calls"
-        return [Call(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
-
-    def await_calls(self, count: int) -> None:
-        poll_until(lambda: len(self.calls()) >= count, 30, f"{count} starts of psruntime")
-
-    def hosts(self) -> list[str]:
-        return sorted((self.programs / "hosts").read_text().split())
+pytestmark = [
+    pytest.mark.usefixtures("sigint_as_in_a_terminal"),
+    pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl: apt-get install openssl"),
+]
 
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
     made = Launcher(tmp_path)
     yield made
-    for pid in made.commands.running():  # only after a failure
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    made.kill_all()
 
 
 def value(words: list[str], flag: str) -> str:
@@ -148,7 +55,7 @@ def test_roles_are_dealt_to_the_hosts_of_a_file_in_turn(launcher: Launcher) -> N
     code, _, err = launcher.run("machines", *flags)
     assert code == 0, err
     assert launcher.hosts() == ["b", "user@a", "user@a", "user@a"]
-    for name, _, _, words in launcher.calls():
+    for name, _, _, words, _ in launcher.calls():
         lists = value(words, "--ps-hosts"), value(words, "--worker-hosts")
         assert lists == ("a:4711,b:0,a:0", "a:0")
         task = read_host_lists(*lists, value(words, "--role"), int(value(words, "--index")), lambda _: False)

@@ -23,5 +23,9 @@ def poll_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
         delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 
 
-def await_line(stream: IO[str] | None, wanted: str) -> None:
-    assert stream and any(wanted in line for line in iter(stream.readline, "")), wanted
+def await_line(stream: IO[str] | None, wanted: str) -> str:
+    """The first line that has these words."""
+    assert stream
+    found = next((line for line in iter(stream.readline, "") if wanted in line), "")
+    assert found, wanted
+    return found
