@@ -244,12 +244,13 @@ def test_the_process_shows_no_secret_and_no_place_of_one(tmp_path) -> None:
     script = tmp_path / "shown.py"
     script.write_text(SHOWN)
     done = subprocess.run(
-        [sys.executable, script, "--token-file", path], env=environment, capture_output=True, text=True,
+        [sys.executable, script, "--token-file", path, f"--token-file={path}", f"of {path}", "other"], env=environment, capture_output=True, text=True,
         stdin=subprocess.DEVNULL, timeout=60, check=True,
     )  # fmt: skip
     shown = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("cmdline", "environ")))
-    assert path not in shown["cmdline"]
-    assert "--token-file ****" in shown["cmdline"]
+    stars = "*" * len(path)
+    assert shown["cmdline"].endswith(f" --token-file {stars} --token-file={stars} of {path} other ")  # words alone
+    assert f"PSRUNTIME_TOKEN={'*' * len('not-used-but-secret')} " in shown["environ"]
     assert "not-used-but-secret" not in shown["environ"]
     assert "sockets and files are found True /dev/null" in done.stdout
     assert "for children not-used-but-secret " in done.stdout
