@@ -172,7 +172,7 @@ def complaint(words: list[str], scripts: Mapping[str, str], made: Collection[str
     """
     program, argv = (words[2], words[3:]) if words[:2] == ["python", "-m"] else (words[0], words[1:])
     if program == "launch/local.sh":
-        program = "psruntime.run"
+        program, argv = "psruntime.run", argv[argv[:1] == ["--alone"] :]
     if program == "launch/ssh.sh":
         program, argv = "psruntime.task", argv[1:]
     if program == "psruntime":
@@ -204,7 +204,8 @@ def known_flags() -> set[str]:
                 main(["--help-all"])
             except SystemExit:
                 text += output.getvalue()
-    return flags_in(text) | FLAGS_ELSEWHERE
+    scripts = "".join(script.read_text() for script in (ROOT / "launch").glob("*.sh"))
+    return flags_in(text + scripts) | FLAGS_ELSEWHERE
 
 
 def _of_program(program: str, argv: list[str], scripts: Mapping[str, str], made: Collection[str]) -> str:
