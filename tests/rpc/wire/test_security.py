@@ -243,8 +243,9 @@ def test_the_process_shows_no_secret_and_no_place_of_one(tmp_path) -> None:
     }  # fmt: skip
     script = tmp_path / "shown.py"
     script.write_text(SHOWN)
+    words = ["--token-file", path, f"--token-file={path}", f"of {path}", "other"]
     done = subprocess.run(
-        [sys.executable, script, "--token-file", path, f"--token-file={path}", f"of {path}", "other"], env=environment, capture_output=True, text=True,
+        [sys.executable, script, *words], env=environment, capture_output=True, text=True,
         stdin=subprocess.DEVNULL, timeout=60, check=True,
     )  # fmt: skip
     shown = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("cmdline", "environ")))
