@@ -8,21 +8,31 @@ RESULTS := bench-results
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 GPU_READY := $(VENV)/.gpu-ready
+TOOLS := .venv-tools
+TOOLS_READY := $(TOOLS)/.ready
+PIP := python -m pip install --quiet --disable-pip-version-check
 # Each process begins with a part of the tests, and helps the others when it is done.  One more than there are cores:
 # tests with a cluster wait most of their time.
 PARALLEL = --numprocesses $$(( $$(nproc) + 1 )) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos soak bench bench-full gpu check docs format protos release clean
+.PHONY: help demo test test-all chaos soak bench bench-full gpu check docs format protos constraints audit release clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+# $(call install,FOLDER,PARTS): what these parts of pyproject.toml need, as wheels of which constraints.txt has the hash.
+define install
+$(1)/bin/python tools/constraints.py list $(2) > $(1)/requirements.txt
+$(1)/bin/$(PIP) --require-hashes --only-binary :all: -r $(1)/requirements.txt
+endef
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	    { echo "psruntime needs Python 3.10 or newer; name one with make PYTHON=python3.X"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,dev]'
+	$(call install,$(VENV),build psruntime examples dev)
+	$(BIN)/$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(READY)  ## train digits with 2 ps and 2 workers on this machine, print the held-out accuracy
@@ -50,7 +60,7 @@ bench-full: $(READY)  ## the same with all workloads and runs, some hours; in be
 	$(run_benchmarks)
 
 $(GPU_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gpu]'
+	$(call install,$(VENV),psruntime gpu)
 	@touch $@
 
 gpu: $(GPU_READY)  ## on a machine with a GPU: exactness, errors, memory and speed, under 8 minutes; in bench-results/gpu.json
@@ -70,11 +80,12 @@ check: $(READY)  ## lint, types, generated code is current
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tools/protos.py check
+	$(BIN)/python tools/constraints.py check
 	$(BIN)/python -m tools.rooms --check
 	$(BIN)/python -m tools.tables --check
 
 $(DOCS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(call install,$(VENV),psruntime docs)
 	@touch $@
 
 docs: $(DOCS_READY)  ## the documentation as a site, in site/; open site/index.html
@@ -86,9 +97,20 @@ format: $(READY)  ## format the code
 protos: $(READY)  ## write psruntime/v1 anew from protos/
 	$(BIN)/python tools/protos.py generate
 
-release:  ## wheel and sdist of the last commit in dist/, built twice and tried in empty environments
+$(TOOLS_READY): constraints.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(call install,$(TOOLS),constraints audit)
+	@touch $@
+
+constraints: $(TOOLS_READY)  ## write constraints.txt from pyproject.toml; UPGRADE=1: with the newest versions
+	$(TOOLS)/bin/python tools/constraints.py renew $(if $(UPGRADE),--upgrade)
+
+audit: $(TOOLS_READY)  ## known vulnerabilities of the versions in constraints.txt, of a data base on the internet
+	@$(TOOLS)/bin/python -m tools.audit
+
+release:  ## wheel, sdist and SBOM of the last commit in dist/, built twice and tried in empty environments
 	$(PYTHON) tools/release.py
 
 clean:  ## remove the virtual environment, the site and all caches
-	rm -rf $(VENV) site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(TOOLS) site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,11 +1,13 @@
-"""Dockerfile: what it copies is there, its user is the one of the manifests, and hadolint finds nothing."""
+"""Dockerfile: its base has a digest, what it copies is there, its user is that of the pods, hadolint finds nothing."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,17 @@ def test_hadolint_would_find_a_user_with_all_rights(tmp_path: Path) -> None:
     assert "Last USER should not be root" in lint(tmp_path / "Dockerfile")
 
 
+def test_the_base_image_has_a_digest_and_no_image_is_made_without_one() -> None:
+    """A builder refuses `IMAGE@` and `IMAGE@TAG` as no reference of an image."""
+    bases = [text.split()[0] for name, text in STEPS if name == "FROM"]
+    assert set(bases) == {"python:3.11-slim-bookworm@${BASE_DIGEST}"}
+    values = {text for name, text in STEPS if name == "ARG" and text.startswith("BASE_DIGEST")}
+    assert all(re.fullmatch(r"BASE_DIGEST(=sha256:[0-9a-f]{64})?", value) for value in values)
+    assert f"base.name={bases[0].partition('@')[0]} " in step("LABEL") and "base.digest=$BASE_DIGEST" in step("LABEL")
+    commands = re.findall(r"^#     (docker build .*)", TEXT, re.MULTILINE)
+    assert len(commands) == 2 and all("--build-arg BASE_DIGEST=$DIGEST " in command for command in commands)
+
+
 def test_what_is_copied_is_there_and_nothing_else_is_sent() -> None:
     copied = {word for name, rest in STEPS if name == "COPY" and "--from" not in rest for word in rest.split()[:-1]}
     assert copied and all((ROOT / name).exists() for name in copied)
@@ -66,3 +79,6 @@ def test_the_commands_of_its_comment_are_accepted() -> None:
     assert complaint(given.split(), {}) == ""
     (extras,) = re.findall(r"EXTRAS='(\[\w+\])'", TEXT)
     assert complaint(["pip", "install", f".{extras}"], {}) == ""
+    (words,) = re.findall(r"constraints.py list (.+?) >", TEXT)
+    listed = [sys.executable, ROOT / "tools/constraints.py", "list", *shlex.split(words.replace("$EXTRAS", extras))]
+    assert "scikit-learn==" in subprocess.run(listed, capture_output=True, text=True, check=True).stdout
