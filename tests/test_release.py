@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import psruntime
 from tests.support.docs import ROOT
+from tools.constraints import listed
 from tools.release import checked_version
 
 
@@ -64,11 +69,33 @@ def test_a_release_is_installed_and_trains_and_is_the_same_again(tmp_path: Path)
     assert done.stdout.count("held out, at global step") == 2
     dist = tmp_path / "clone/dist"
     wheel, sdist = sorted(path for path in dist.iterdir() if path.suffix in (".whl", ".gz"))
+    sbom = dist / f"{wheel.name.partition('-py3')[0]}.cdx.json"
+    check_sbom(json.loads(sbom.read_text()), wheel)
     assert (dist / "SHA256SUMS").read_text() == "".join(
-        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in (wheel, sdist)
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in (wheel, sdist, sbom)
     )
     names = (dist / "CONTENTS").read_text().splitlines()
     tracked = subprocess.run(["git", "ls-files"], cwd=dist.parent, capture_output=True, text=True, check=True)
     in_sdist = {name.partition("/")[2] for name in names if name.startswith(sdist.name.removesuffix(".tar.gz") + "/")}
     assert {"psruntime/py.typed", "psruntime/templates/my_model.csv"} <= set(names)
     assert set(tracked.stdout.splitlines()) - in_sdist == {".gitignore"}
+
+
+def check_sbom(sbom: dict[str, Any], wheel: Path) -> None:
+    """It is of the wheel.  Each component has a version and a hash of constraints.txt, and is needed by the wheel."""
+    assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
+    root, components = sbom["metadata"]["component"], sbom["components"]
+    assert root["purl"] == f"pkg:pypi/psruntime@{psruntime.__version__}"
+    assert root["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}]
+    entries = listed((ROOT / "constraints.txt").read_text(), ["psruntime[examples]"])
+    for each in components:
+        (entry,) = re.findall(rf"^{each['name']}=={each['version']} .*\n(?:    .*\n)+", entries, re.MULTILINE)
+        assert each["purl"] == f"pkg:pypi/{each['name']}@{each['version']}" == each["bom-ref"]
+        assert [f"sha256:{found['content']}" in entry for found in each["hashes"]] == [True]
+    needs = {each["ref"]: each.get("dependsOn", []) for each in sbom["dependencies"]}
+    reached, new = set(), {root["bom-ref"]}
+    while new:
+        reached |= new
+        new = {ref for each in new for ref in needs[each]} - reached
+    assert reached == set(needs) == {each["bom-ref"] for each in [root, *components]}
+    assert {"tensorflow", "numpy", "scikit-learn"} <= {each["name"] for each in components}
