@@ -5,8 +5,11 @@ The base is read as it stands; what kustomize makes of it needs kubectl.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -19,6 +22,7 @@ from psruntime import config
 from psruntime.config.process import SecurityConfig
 from psruntime.launch.children import crashed
 from tests.support.command_lines import complaint
+from tests.support.docs import ROOT
 from tests.support.kubernetes import (
     BASE,
     CREDENTIALS,
@@ -45,7 +49,7 @@ from tests.support.kubernetes import (
     settings_of,
     volume_of,
     with_gpu,
-    with_tls,
+    without_tls,
 )
 
 
@@ -82,7 +86,7 @@ def nest_wrongly(job: Object) -> None:
 
 
 def give_text_for_a_number(job: Object) -> None:
-    pod_of(job)["containers"][0]["livenessProbe"]["grpc"]["port"] = "health"
+    pod_of(job)["containers"][0]["startupProbe"]["periodSeconds"] = "often"
 
 
 def leave_out_what_is_required(job: Object) -> None:
@@ -100,13 +104,19 @@ def test_a_wrong_field_would_be_found(spoil: Callable[[Object], None]) -> None:
         kubernetes_validate.validate(job, OLDEST, strict=True)
 
 
-def test_every_command_is_accepted(objects: list[Object], tmp_path: Path) -> None:
+def test_every_command_is_accepted(objects: list[Object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(of_kind(objects, "Job")) == 2
     for role in ("ps", "worker"):
         job = job_of(objects, role)
+        for name, value in environment_of(job).items():
+            monkeypatch.setenv(name, value)
         said = {" ".join(words): complaint(words, MODELS) for words in commands(objects, job, tmp_path)}
         assert len(said) == job["spec"]["completions"]
         assert not any(said.values()), said
+
+
+def environment_of(job: Object) -> dict[str, str]:
+    return {variable["name"]: variable["value"] for variable in container_of(job).get("env", ())}
 
 
 def test_a_command_that_is_wrong_would_be_found(tmp_path: Path) -> None:
@@ -213,43 +223,96 @@ def test_checkpoints_are_on_a_claim_that_all_nodes_may_write(objects: list[Objec
         assert "readOnly" not in mount
 
 
-def reaches(policy: Object, labels: dict[str, str], port: int) -> bool:
-    """Whether the policy lets a pod of the namespace with these labels reach a pod that it guards."""
-    for rule in policy["spec"]["ingress"]:
-        peers = [peer["podSelector"] for peer in rule["from"] if peer.keys() == {"podSelector"}]
-        assert len(peers) == len(rule["from"])
-        ports = [p["port"] for p in rule.get("ports", ())]
-        if any(selects(peer, labels) for peer in peers) and (not ports or port in ports):
+def allows(rules: list[Object], side: str, labels: dict[str, str], port: int, protocol: str = "TCP") -> bool:
+    """Whether one of the rules of a policy lets its pods and another pod of the namespace meet.
+
+    side: from or to, where the rules name the other pod, which has these labels.
+    """
+    for rule in rules:
+        assert rule[side] and rule.keys() <= {side, "ports"}
+        peers = [peer["podSelector"] for peer in rule[side] if peer.keys() == {"podSelector"}]
+        ports = [(found.get("protocol", "TCP"), found["port"]) for found in rule.get("ports", ())]
+        if any(selects(peer, labels) for peer in peers) and (not ports or (protocol, port) in ports):
             return True
     return False
 
 
+STRANGER, CLIENT = {"app.kubernetes.io/name": "other"}, {"psruntime-client": "true"}
+TENSORFLOW = 40_000
+
+
 def test_only_pods_of_the_job_reach_tensorflow_and_clients_the_coordinator(objects: list[Object]) -> None:
     (policy,) = of_kind(objects, "NetworkPolicy")
-    coordinator, tensorflow = int(flag_of(job_of(objects, "ps"), "--coordinator").rpartition(":")[2]), 40_000
-    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    coordinator = int(flag_of(job_of(objects, "ps"), "--coordinator").rpartition(":")[2])
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    rules = policy["spec"]["ingress"]
+    assert all(peer.keys() == {"podSelector"} for rule in rules for peer in rule["from"])
     for job in of_kind(objects, "Job"):
         assert selects(policy["spec"]["podSelector"], labels_of(job))
-        assert reaches(policy, labels_of(job), tensorflow) and reaches(policy, labels_of(job), coordinator)
-    stranger, client = {"app.kubernetes.io/name": "other"}, {"psruntime-client": "true"}
-    assert not reaches(policy, stranger, tensorflow) and not reaches(policy, stranger, coordinator)
-    assert not reaches(policy, client, tensorflow) and reaches(policy, client, coordinator)
+        assert all(allows(rules, "from", labels_of(job), port) for port in (TENSORFLOW, coordinator))
+    assert not any(allows(rules, "from", STRANGER, port) for port in (TENSORFLOW, coordinator))
+    assert not allows(rules, "from", CLIENT, TENSORFLOW) and allows(rules, "from", CLIENT, coordinator)
 
 
-def test_with_tls_every_process_has_the_files_and_nothing_is_insecure(tmp_path: Path) -> None:
-    objects = with_tls(tmp_path)
-    (secret,) = of_kind(objects, "Secret")
-    assert secret["data"].keys() == set(CREDENTIALS)
+def test_pods_of_the_job_reach_each_other_and_dns_alone(objects: list[Object]) -> None:
+    """So what a model sends does not leave the job; ../example adds storage by its addresses."""
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    rules = policy["spec"]["egress"]
     for job in of_kind(objects, "Job"):
+        assert allows(rules, "to", labels_of(job), TENSORFLOW)
+    assert not allows(rules, "to", STRANGER, TENSORFLOW) and not allows(rules, "to", CLIENT, TENSORFLOW)
+    elsewhere = [rule for rule in rules if any(peer.keys() != {"podSelector"} for peer in rule["to"])]
+    assert [(found["protocol"], found["port"]) for found in elsewhere[0]["ports"]] == [("UDP", 53), ("TCP", 53)]
+    (dns,) = elsewhere[0]["to"]
+    assert dns["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
+    assert dns["podSelector"] == {"matchLabels": {"k8s-app": "kube-dns"}}
+    storage = rendered(EXAMPLE) == objects
+    blocks = [(peer["ipBlock"]["cidr"], rule["ports"]) for rule in elsewhere[1:] for peer in rule["to"]]
+    assert blocks == ([("192.0.2.0/24", [{"port": 443}])] if storage else [])
+
+
+def test_every_process_has_the_files_of_tls_and_the_token_of_a_secret_of_its_role() -> None:
+    objects = as_it_stands(BASE)
+    for role in ("ps", "worker"):
+        job = job_of(objects, role)
         assert "--insecure" not in args_of(job)
         volume = volume_of(job, "secret")
-        assert volume["secretName"] == secret["metadata"]["name"]
+        assert volume["secretName"] == f"psruntime-{role}-credentials" and "optional" not in volume
         (mount,) = [m for m in container_of(job)["volumeMounts"] if m["name"] == "credentials"]
         assert mount["readOnly"]  # a secret that is open to the group of the pod is refused elsewhere
-        given = {variable["name"]: variable["value"] for variable in container_of(job)["env"]}
-        read = SecurityConfig.of({}, given)
+        assert "subPath" not in mount  # it would not change with the Secret
+        read = SecurityConfig.of({}, environment_of(job))
         files = (read.tls_ca, read.tls_cert, read.tls_key, read.token_file)
         assert files == tuple(f"{mount['mountPath']}/{name}" for name in CREDENTIALS)
+
+
+@pytest.mark.parametrize("folder", [BASE, EXAMPLE], ids=lambda folder: folder.name)
+def test_the_commands_of_the_comment_make_these_secrets(folder: Path, tmp_path: Path) -> None:
+    if missing := [tool for tool in ("kubectl", "openssl") if not shutil.which(tool)]:
+        pytest.skip(f"needs {' and '.join(missing)}")
+    comment = (folder / "kustomization.yaml").read_text().split("apiVersion")[0].replace("\\\n#", "")
+    lines = [line[6:] for line in comment.splitlines() if line.startswith("#     ")]
+    made = {}
+    for line in lines:
+        if line.startswith("kubectl") and "secret" not in line:
+            continue
+        show = " --dry-run=client -o json" if line.startswith("kubectl") else ""
+        command = line.replace("launch/", f"{shlex.quote(str(ROOT / 'launch'))}/") + show
+        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        if show:
+            secret = json.loads(done.stdout)
+            made[secret["metadata"]["name"]] = secret["data"]
+    for role in ("ps", "worker"):
+        job = job_of(as_it_stands(BASE), role)
+        assert made[volume_of(job, "secret")["secretName"]].keys() == set(CREDENTIALS)
+    host = flag_of(job, "--coordinator").rpartition(":")[0]
+    shown = subprocess.run(
+        ["openssl", "x509", "-noout", "-checkhost", host, "-in", tmp_path / "certs" / host / "cert.pem"],
+        capture_output=True,
+        text=True,
+    )
+    assert "does match certificate" in shown.stdout
 
 
 def test_with_gpus_each_worker_has_one_and_computes_there(tmp_path: Path) -> None:
@@ -263,8 +326,10 @@ def test_with_gpus_each_worker_has_one_and_computes_there(tmp_path: Path) -> Non
     assert complaint(["pip", "install", f".{extras}"], {}) == ""
 
 
-def test_without_tls_ps_0_has_to_say_that_it_serves_others() -> None:
+def test_without_tls_ps_0_has_to_say_that_it_serves_others(tmp_path: Path) -> None:
     """Else it would listen on its own machine only, and refuse this address."""
-    objects = as_it_stands(BASE)
-    assert "--insecure" in args_of(job_of(objects, "ps"))
-    assert "--insecure" not in args_of(job_of(objects, "worker"))
+    objects, closed = without_tls(tmp_path), as_it_stands(BASE)
+    assert args_of(job_of(objects, "ps")) == [*args_of(job_of(closed, "ps")), "--insecure"]
+    assert args_of(job_of(objects, "worker")) == args_of(job_of(closed, "worker"))
+    for job in of_kind(objects, "Job"):
+        assert not environment_of(job) and not any("secret" in volume for volume in pod_of(job)["volumes"])

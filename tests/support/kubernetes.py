@@ -24,7 +24,7 @@ else:
     import tomli as tomllib
 
 FOLDER = ROOT / "launch" / "kubernetes"
-BASE, EXAMPLE, TLS, GPU = (FOLDER / name for name in ("base", "example", "tls", "gpu"))
+BASE, EXAMPLE, INSECURE, GPU = (FOLDER / name for name in ("base", "example", "insecure", "gpu"))
 MIGRATING = docs.blocks(ROOT / "docs" / "migrating.md")
 MODELS = {block.file: block.text for block in MIGRATING if block.file}
 OLDEST = "1.31"  # podFailurePolicy is there for good
@@ -64,12 +64,10 @@ def kustomize(folder: Path) -> str:
     return done.stdout
 
 
-def with_tls(folder: Path) -> list[Object]:
-    """The base with the component of TLS."""
-    for name in CREDENTIALS:
-        (folder / name).write_text("secret")
-    used = as_its_comment_says(TLS)
-    assert used["components"] == ["../tls"] and used["secretGenerator"][0]["files"] == list(CREDENTIALS)
+def without_tls(folder: Path) -> list[Object]:
+    """The base with the component that takes TLS and the token away."""
+    used = as_its_comment_says(INSECURE)
+    assert used == {"components": ["../insecure"]}
     return kustomized({**used, "resources": ["../base"]}, folder)
 
 
@@ -106,7 +104,7 @@ READ: dict[str, Callable[[Path], list[Object]]] = {
     "base": lambda _: as_it_stands(BASE),
     "base, rendered": lambda _: rendered(BASE),
     "example": lambda _: rendered(EXAMPLE),
-    "tls": with_tls,
+    "insecure": without_tls,
     "gpu": with_gpu,
     "migrated": migrated,
 }
