@@ -138,7 +138,7 @@ def _joined(
 ) -> PsMember:  # fmt: skip
     """A ps that is a member of the job."""
     host = own_host(where)
-    endpoint = process.serve_metrics("ps", where, host, security)
+    endpoint = process.serve_metrics("ps", where, host, security.web, security.expires_s)
     os.environ.pop("TF_DETERMINISTIC_OPS", None)  # a ps computes the same without it, and reads TensorFlow's clock
     process.log("environment", **environment.prepare(hide_gpus=True))
     take_warnings(process.log, "tensorflow")

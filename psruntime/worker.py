@@ -107,7 +107,7 @@ def _joined(
         process.log("endless", reason="the job has no --train-steps: it trains until it is stopped")
     host, health = serve_health(where, security)
     process.at_exit.callback(health.stop, STOP_S)
-    endpoint = process.serve_metrics("worker", where, host, security)
+    endpoint = process.serve_metrics("worker", where, host, security.web, security.expires_s)
 
     if worker.device_names == (AUTO_GPU,):
         choose_gpu(where.index if worker.local_rank is None else worker.local_rank)

@@ -36,13 +36,16 @@ def run(monkeypatch: pytest.MonkeyPatch, kind: str, index: int, *words: str, clu
     return task.main(words)
 
 
+TLS = ("--tls-ca=ca.pem", "--tls-cert=cert.pem", "--tls-key=key.pem")
+
+
 def test_ps_0_is_told_of_the_cluster_and_gets_the_settings_of_the_job(
     started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--mode=sync", "--model=mine", "--insecure", "--tls-ca=ca.pem", "--lifeline"]
+    words = ["--mode=sync", "--model=mine", "--insecure", *TLS, "--lifeline"]
     assert run(monkeypatch, "ps", 0, *words) == 0
     assert started == [[
-        "ps", "--connect-timeout=7200.0", "--coordinator=b:1", "--tls-ca=ca.pem", "--index=0", "--host=b", "--port=0",
+        "ps", "--connect-timeout=7200.0", "--coordinator=b:1", *TLS, "--index=0", "--host=b", "--port=0",
         "--lifeline=end", "--insecure", "--ps=2", "--min-workers=2", "--mode=sync",
     ]]  # fmt: skip
 
@@ -57,8 +60,8 @@ def test_the_others_are_told_where_they_are_and_check_the_settings_that_stand_th
     rest = ["--local-rank=0", "--model=mine", "--mode=sync"]
     assert started == [
         ["ps", *of_all, "--index=1", "--host=c", "--port=1", "--insecure", "--mode=sync"],
-        ["worker", *of_all, "--index=0", "--host=a", "--port=1", *rest],
-        ["worker", *of_all, "--index=1", "--host=d", "--port=1", *rest],
+        ["worker", *of_all, "--index=0", "--host=a", "--port=1", "--insecure", *rest],
+        ["worker", *of_all, "--index=1", "--host=d", "--port=1", "--insecure", *rest],
     ]
 
 
@@ -67,7 +70,7 @@ def test_the_evaluator_is_told_where_the_coordinator_is_and_what_to_measure(
 ) -> None:
     of_workers = ["--devices=gpu:0", "--record=r.jsonl", "--gpu-memory=0.4", "--slowdown=2"]
     assert run(monkeypatch, "evaluator", 0, "--mode=sync", "--model=mine", "--insecure", *of_workers) == 0
-    words = ["--connect-timeout=7200.0", "--coordinator=b:1", "--model=mine", "--mode=sync"]
+    words = ["--connect-timeout=7200.0", "--coordinator=b:1", "--insecure", "--model=mine", "--mode=sync"]
     assert started == [["evaluator", *words]]
 
 
@@ -122,7 +125,7 @@ def test_a_job_file_and_flags_go_over_what_the_cluster_says(
     file = tmp_path / "job.toml"
     file.write_text("min_workers = 1\nps = 2\n")
     assert run(monkeypatch, "ps", 0, f"--job={file}", "--max-workers=8", "--insecure") == 0
-    assert started[0][-3:] == [f"--job={file}", "--insecure", "--max-workers=8"]
+    assert started[0][-3:] == ["--insecure", f"--job={file}", "--max-workers=8"]
     assert not any(word.startswith(("--min-workers", "--ps=")) for word in started[0])
 
 
@@ -172,7 +175,7 @@ def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], mon
     assert second.calls[1:] == [("pass_signals_on",), ("start_up", False), end]
     of_worker = [
         "--connect-timeout=7200.0", "--health-port=9", "--restart-code=143", "--coordinator=a:1", "--index=0",
-        "--host=a", "--port=0", "--lifeline=end", "--local-rank=0", "--model=mine",
+        "--host=a", "--port=0", "--lifeline=end", "--insecure", "--local-rank=0", "--model=mine",
     ]  # fmt: skip
     assert started[0] == ["worker", *of_worker]
 

@@ -105,7 +105,7 @@ def _work(
     host, health = serve_health(where, security)
     process.at_exit.callback(health.stop, STOP_S)
     metrics: EvaluatorMetrics | None = None
-    if endpoint := process.serve_metrics(ROLE, where, host, security):
+    if endpoint := process.serve_metrics(ROLE, where, host, security.web, security.expires_s):
         from psruntime.observe.worker_metrics import EvaluatorMetrics
 
         metrics = EvaluatorMetrics(endpoint)

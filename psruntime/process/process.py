@@ -10,6 +10,7 @@ import os
 import resource
 import select
 import signal
+import ssl
 import sys
 import threading
 import time
@@ -37,7 +38,6 @@ from psruntime.observe.outputs import never_block
 
 if TYPE_CHECKING:
     from psruntime.observe.metrics import Endpoint
-    from psruntime.rpc.wire.security import Security
 
 # From a signal to the end of the process: what the work gets to stop by itself, for example to end a step.
 # With leaving (2 s) and closing it stays under the 5 s that a process has from then on.
@@ -71,8 +71,13 @@ class Process:
         self._ends: tuple[float, float, int] | None = None  # see `end_within`: until when, within, code
         self.received: list[int] = []  # signals, in their order
 
-    def serve_metrics(self, role: str, where: ProcessConfig, host: str, security: Security) -> Endpoint | None:
+    def serve_metrics(
+        self, role: str, where: ProcessConfig, host: str, tls: Callable[[], ssl.SSLContext] | None,
+        expires_s: Callable[[], float],
+    ) -> Endpoint | None:  # fmt: skip
         """Serves metrics at the process's host until its end, if it has a --metrics-port.
+
+        tls: as of Endpoint.  expires_s: when the certificate expires, in seconds since 1970.
 
         Raises:
             UsageError: the port is in use.
@@ -81,9 +86,9 @@ class Process:
             return None
         from psruntime.observe.metrics import of_certificate, open_endpoint
 
-        endpoint = open_endpoint(role, where.index, (host, where.metrics_port), security.web, self.log)
-        if security.tls:
-            endpoint.add(of_certificate(role, where.index, security.expires_s))
+        endpoint = open_endpoint(role, where.index, (host, where.metrics_port), tls, self.log)
+        if tls:
+            endpoint.add(of_certificate(role, where.index, expires_s))
         self.at_exit.callback(endpoint.close)
         return endpoint
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from psruntime.config.process import SecurityConfig
-from psruntime.rpc.wire.credentials import load_security
+from psruntime.rpc.wire.security import load_security
 from tests.support.fake_ssh import Call, Launcher
 from tests.support.polling import await_line
 

@@ -54,9 +54,9 @@ ELSEWHERE = {
     "tensorboard",
     "venv",
 }  # commands that are not ours
-FLAGS_ELSEWHERE = {  # of Slurm, systemd, useradd, pip and TensorBoard
-    "--gpus-per-node", "--home-dir", "--kill-on-bad-exit", "--logdir", "--no-deps", "--now", "--ntasks", "--shell",
-    "--system", "--wait",
+FLAGS_ELSEWHERE = {  # of kubectl, Slurm, systemd, useradd, pip and TensorBoard
+    "--from-file", "--gpus-per-node", "--home-dir", "--kill-on-bad-exit", "--logdir", "--no-deps", "--now", "--ntasks",
+    "--shell", "--system", "--wait",
 }  # fmt: skip
 
 
