@@ -82,7 +82,7 @@ def test_processes_accept_what_they_are_given(launcher: Launcher) -> None:
     (launcher.folder / TOKEN).write_text(text(call, TOKEN))
     (launcher.folder / TOKEN).chmod(0o600)
     loaded = load_security(SecurityConfig(*map(str, paths), token_file=str(launcher.folder / TOKEN)))
-    assert loaded.tls and loaded.token and text(other, TLS[0]) == text(call, TLS[0])
+    assert loaded.tls and loaded.tokens and text(other, TLS[0]) == text(call, TLS[0])
 
 
 def test_nothing_secret_is_on_a_command_line_or_in_the_output(launcher: Launcher) -> None:
