@@ -6,17 +6,17 @@ for it.  `embedding` is for ids without a vocabulary.  `train` runs a whole job 
 when one of these is first used, except `cluster_task` and `train`, so that its environment can be set before.
 """
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-# Under `python -m psruntime` the current folder is first: its files would replace modules that psruntime needs.
+# Under `python -m psruntime` the current folder is first: its files would replace modules that psruntime needs.  What
+# loads a model looks there last (model.py).
 if (
     sys.argv[:1] == ["-m"]
     and any(word.startswith("psruntime") for word in sys.orig_argv)
-    and sys.path[0] == os.getcwd()
+    and not getattr(sys.flags, "safe_path", False)
 ):
-    sys.path.append(sys.path.pop(0))
+    sys.path.pop(0)
 
 from psruntime.launch.tf_config import cluster_task
 from psruntime.model import Context, ModelSpec

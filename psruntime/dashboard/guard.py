@@ -49,7 +49,7 @@ class Guard(Router):
     def _answer(self, request: Any) -> OutputTransform:
         more = {}
         if request in self._newcomers:
-            more["Set-Cookie"] = f"{self._cookie}={self._access.cookie}; Path=/; HttpOnly; SameSite=Strict"
+            more["Set-Cookie"] = f"{self._cookie}={self._access.cookie}; Path=/; HttpOnly; SameSite=Lax"
         return _Answer(request, {**HEADERS, **more})
 
 

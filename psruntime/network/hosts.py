@@ -119,27 +119,30 @@ def require_private(coordinator: str) -> None:
     On this machine another user's process may listen there, in place of a coordinator that has ended.
     """
     host, port = split_address(coordinator)
-    remedy = "give --tls-ca, --tls-cert and --tls-key, or --insecure (docs/security.md)"
+    remedy = (
+        "give --tls-ca, --tls-cert and --tls-key, or --insecure, for a script PSRUNTIME_INSECURE=1 (docs/security.md)"
+    )
     if not is_loopback(host):
         raise CredentialsError(f"the token would be sent to {coordinator} without TLS: {remedy}")
-    if (owner := listener_of(port)) not in (None, 0, os.geteuid()):
+    if others := sorted(listeners_at(port) - {0, os.geteuid()}):
         raise CredentialsError(
-            f"a process of another user ({owner}) listens at {coordinator}, and the token would be sent to it without "
-            f"TLS: {remedy}"
+            f"a process of another user ({others[0]}) listens at {coordinator}, and might receive the token, which "
+            f"would be sent without TLS: {remedy}"
         )
 
 
-def listener_of(port: int) -> int | None:
-    """The user id of a socket of this machine that listens at the port; None: there is none, or the system does not
-    list them.
+def listeners_at(port: int) -> set[int]:
+    """The user ids of the sockets of this machine that listen at the port, at any address; none where the system does
+    not list them.
     """
+    found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError), open(table) as file:
             for line in file:
                 words = line.split()
                 if words[3] == LISTENING and int(words[1].rpartition(":")[2], 16) == port:
-                    return int(words[7])
-    return None
+                    found.add(int(words[7]))
+    return found
 
 
 def is_loopback(host: str) -> bool:

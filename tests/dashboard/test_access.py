@@ -246,7 +246,7 @@ def test_the_token_opens_it_and_a_cookie_after_it(
     query = secured.url.partition("?")[2]
     opened = asked(secured, f"/events?theme=dark&{query}", Cookie="other=1")
     cookie, *attributes = opened.headers["set-cookie"].split("; ")
-    assert opened.status == 200 and attributes == ["Path=/", "HttpOnly", "SameSite=Strict"]
+    assert opened.status == 200 and attributes == ["Path=/", "HttpOnly", "SameSite=Lax"]
     assert cookie.startswith(f"psruntime-dashboard-{secured.port}=") and '<body class="board dark">' in opened.text
     for path in ("/events", "/static/js/bokeh.min.js", "/?token=wrong"):
         again = asked(secured, path, Cookie=f"other=1; {cookie}")

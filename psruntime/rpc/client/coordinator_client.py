@@ -44,6 +44,10 @@ PROBE_S = 2.0  # at most, of a call's time, to find out whether TLS is why it fa
 DEADLINE_S = 5.0  # an answer takes milliseconds; this leaves room for a machine that is busy with training
 
 
+class _TokenRefused(CredentialsError):
+    """The coordinator does not know the token."""
+
+
 class CoordinatorClient:
     """Calls the coordinator at `address`.  May be used by several threads at once.
 
@@ -58,13 +62,12 @@ class CoordinatorClient:
         self._opening = threading.Lock()  # guards the next
         self._channels: list[Any] = []  # the newest last; the one before it may have calls in progress
         self._is_member = False  # whether a call to join has succeeded
-        self._is_doubtful = True  # whether another process may listen there than before
         self._require_private()
         self._open()
 
     def _require_private(self) -> None:
         """Raises CredentialsError if the token would be sent in clear to another machine, or another user's process."""
-        if self._is_doubtful and self._security.tokens and not (self._security.tls or self._security.insecure):
+        if self._security.tokens and not (self._security.tls or self._security.insecure):
             require_private(self.address)
 
     def _open(self) -> None:
@@ -174,7 +177,7 @@ class CoordinatorClient:
         for token in first:
             try:
                 return self._send(rpc, request, token, until_s, is_wanted)
-            except CredentialsError:
+            except _TokenRefused:
                 continue
         try:
             return self._send(rpc, request, last, until_s, is_wanted)
@@ -191,9 +194,7 @@ class CoordinatorClient:
         deadline_s = until_s - time.monotonic()
         try:
             if is_wanted is None:
-                answer = call(request, timeout=deadline_s, metadata=metadata)
-                self._is_doubtful = False
-                return answer
+                return call(request, timeout=deadline_s, metadata=metadata)
             future = call.future(request, timeout=deadline_s, metadata=metadata)
             while is_wanted():
                 with suppress(grpc.FutureTimeoutError):
@@ -209,11 +210,12 @@ class CoordinatorClient:
 
     def _error(self, error: Any, until_s: float) -> PsRuntimeError:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            self._is_doubtful = True
             left_s = min(PROBE_S, until_s - time.monotonic())
             fault = why_refused(self.name, self.address, self._security.tls, left_s)
             if fault:
                 return CredentialsError(fault)
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            return _TokenRefused(statuses.one_line(error.details() or ""))
         cause = dict(error.trailing_metadata() or ()).get(statuses.CAUSE_KEY, "")
         return statuses.error_of(error.code(), cause, statuses.one_line(error.details() or ""), self.name)
 

@@ -42,6 +42,7 @@ class Security:
     insecure: bool = False
     config: SecurityConfig = field(default_factory=SecurityConfig, repr=False, compare=False)
     serves: bool = field(default=False, compare=False)
+    once: frozenset[str] = field(default=frozenset(), repr=False, compare=False)  # settings that name a pipe
     _expires_s: float = field(default=0.0, repr=False, compare=False)  # as it was known last
 
     @property
@@ -90,9 +91,9 @@ OPEN = Security()
 def load_security(config: SecurityConfig, serves: bool = True, before: Security | None = None) -> Security:
     """Reads the files.
 
-    before: what was read before; its tokens stay where they come from a pipe, which is read once.
-    serves: the process has servers: its certificate has to be one for servers too (`read_tls`), and who reaches one
-        of TensorFlow does not find the secrets by way of this process (`own_memory.py`).
+    before: what was read before, of which what came from a pipe stays: that is read once.  Without it the process hides
+        its secrets (`own_memory.py`).
+    serves: the process has servers: its certificate has to be one for servers too (`read_tls`).
 
     Raises:
         CredentialsError: the own CA does not accept the own certificate: it is another's, is not valid now, or is for
@@ -103,22 +104,31 @@ def load_security(config: SecurityConfig, serves: bool = True, before: Security 
     if tls and (fault := tls.own_fault()):
         raise CredentialsError(fault)
     tokens: tuple[str, ...] = ()
-    if before and not os.path.isfile(config.token_file or os.devnull):
+    once = before.once if before else _pipes(config)
+    if before and "token_file" in once:
         tokens = before.tokens
     elif config.token_file:
         tokens = read_tokens("--token-file", config.token_file)
     elif config.token:
         tokens = (checked_token(os.fsencode(config.token), "PSRUNTIME_TOKEN"),)
     readers: tuple[str, ...] = ()
-    if config.read_token_file:
+    if before and "read_token_file" in once:
+        readers = before.readers
+    elif config.read_token_file:
         readers = read_tokens("--read-token-file", config.read_token_file)
     if readers and not tokens:
         raise UsageError("--read-token-file is for a job with a token: give --token-file, too")
     if set(readers) & set(tokens):
         raise UsageError(f"--read-token-file {config.read_token_file} has a token of --token-file: make another one")
-    if serves and (tls or tokens):
+    if not before and (tls or tokens):
         own_memory.hide(config)
-    return Security(tls, tokens, readers, config.is_insecure, config, serves)
+    return Security(tls, tokens, readers, config.is_insecure, config, serves, once)
+
+
+def _pipes(config: SecurityConfig) -> frozenset[str]:
+    """The settings that name a pipe with tokens."""
+    named = {name: str(getattr(config, name)) for name in ("token_file", "read_token_file")}
+    return frozenset(name for name, path in named.items() if os.path.exists(path) and not os.path.isfile(path))
 
 
 class Keeping:
@@ -148,7 +158,7 @@ class Keeping:
     def _read(self) -> None:
         try:
             newer = load_security(self._security.config, self._security.serves, self._security)
-        except UsageError as error:
+        except (UsageError, OSError) as error:  # OSError: a file went away while it was read
             self._times = self._times + 1 if str(error) == self._refused else 1
             self._refused = str(error)
             if self._times == LASTS:
