@@ -5,8 +5,8 @@
     python tools/constraints.py check               exits with 1 if it was written from another pyproject.toml
 
 A part is `psruntime`, an extra, a dependency group, or `build`: the build backend.  `psruntime[a,b]` is three parts.
-Versions are the same for Python 3.10 and all newer ones, on every system, except where a package has no such version.
-`list` runs in a bare Python.
+Versions are the same for all Pythons and systems, except where a package has no such version.  `list` runs in a bare
+Python.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ HEAD = """\
 ENTRY = re.compile(
     r"^(?P<pin>\S.*(?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)+)\n    # for (?P<parts>.+)$", re.MULTILINE
 )
-UV = ("uv", "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate", "--universal", "--python-version=3.10")
+OLDEST, BEYOND = "3.10", "3.14"  # Pythons: the first, and the first that TensorFlow has no files for
+END = f"python_full_version < '{BEYOND}'"  # uv writes it into all conditions
+UV = f"uv pip compile - --quiet --no-header --no-annotate --universal --python-version={OLDEST}".split()
 
 
 def listed(text: str, words: Iterable[str]) -> str:
@@ -66,10 +68,12 @@ def renewed(project: str, old: str, upgrade: bool) -> str:
     """A new constraints.txt: old versions stay where the requirements allow them, except with `upgrade`."""
     needed = requirements(project)
     with tempfile.TemporaryDirectory(prefix="psruntime-constraints-") as folder:
+        (Path(folder) / PROJECT).write_text(f'[tool.uv]\nenvironments = ["{END}"]\n')
         pins = Path(folder) / "pins.txt"
         pins.write_text("" if upgrade else old)
         resolve([line for lines in needed.values() for line in lines], pins, "--generate-hashes")
-        entries = re.findall(r"^\S.*(?:\n    .+)+$", pins.read_text(), re.MULTILINE)
+        text = re.sub(rf"{END} and | and {END}| ; {END}(?= \\\n)", "", pins.read_text())
+        entries = re.findall(r"^\S.*(?:\n    .+)+$", text, re.MULTILINE)
         names = {}
         for part, lines in needed.items():
             own = Path(shutil.copy(pins, Path(folder) / f"{part}.txt"))
@@ -82,7 +86,8 @@ def renewed(project: str, old: str, upgrade: bool) -> str:
 def resolve(lines: Iterable[str], file: Path, *flags: str) -> None:
     """Writes what these requirements need into a file; the versions that are in it stay, if they can."""
     command = [sys.executable, "-m", *UV, *flags, f"--output-file={file}"]
-    if subprocess.run(command, input="\n".join(lines), stdout=subprocess.DEVNULL, text=True, check=False).returncode:
+    given = "\n".join(lines)
+    if subprocess.run(command, cwd=file.parent, input=given, stdout=subprocess.DEVNULL, text=True).returncode:
         raise SystemExit("constraints: uv, which wrote the lines above, resolved nothing; constraints.txt is as it was")
 
 
