@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -60,20 +62,50 @@ def command(role: str, index: int, variables: dict[str, str]) -> list[str]:
     return [word.replace("/etc/psruntime", str(FOLDER)) for word in words]
 
 
-def verify(folder: Path, role: str, text: str) -> str:
-    """What systemd says of a unit, whose program is one that is there."""
+def analyze(folder: Path, role: str, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """What systemd-analyze says of a unit, whose program is one that is there."""
     if not shutil.which("systemd-analyze"):
         pytest.skip("needs systemd-analyze: apt-get install systemd")
-    unit = folder / f"psruntime-{role}@.service"
+    unit = folder / f"psruntime-{role}@0.service"
     unit.write_text(text.replace("ExecStart=/opt/psruntime/bin/psruntime", f"ExecStart={sys.executable}"))
-    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    return subprocess.run(["systemd-analyze", *words, str(unit)], capture_output=True, text=True, timeout=60)
+
+
+def verify(folder: Path, role: str, text: str) -> str:
+    """What systemd finds wrong with a unit."""
+    done = analyze(folder, role, text, "verify")
     assert done.returncode == 0 or done.stderr
-    return "\n".join(line for line in done.stderr.splitlines() if f"psruntime-{role}@" in line)
+    return "\n".join(line for line in done.stderr.splitlines() if "psruntime" in line)
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_systemd_knows_every_key(role: str, tmp_path: Path) -> None:
+    shutil.copy(FOLDER / "psruntime.slice", tmp_path)
+    dropped = tmp_path / f"psruntime-{role}@0.service.d"
+    dropped.mkdir()
     assert verify(tmp_path, role, text_of(role)) == ""
+    shutil.copy(FOLDER / "insecure.conf", dropped)
+    assert verify(tmp_path, role, text_of(role)) == ""
+
+
+def test_a_wrong_key_of_the_other_files_would_be_found(tmp_path: Path) -> None:
+    slice_ = (FOLDER / "psruntime.slice").read_text()
+    (tmp_path / "psruntime.slice").write_text(slice_.replace("IPAddressAllow=10.0.0.5", "IPAddressAllow=10.0.0.555"))
+    dropped = tmp_path / "psruntime-ps@0.service.d"
+    dropped.mkdir()
+    (dropped / "insecure.conf").write_text((FOLDER / "insecure.conf").read_text().replace("LoadC", "LaodC"))
+    said = verify(tmp_path, "ps", text_of("ps"))
+    assert "10.0.0.555" in said and "LaodCredential" in said
+
+
+@pytest.mark.parametrize(("role", "at_most"), [("ps", 1.5), ("worker", 1.8)])
+def test_a_unit_is_confined_by_the_count_of_systemd(role: str, at_most: float, tmp_path: Path) -> None:
+    """Of 10, where 10 is a unit that may do everything."""
+    threshold = f"--threshold={at_most * 10:g}"
+    done = analyze(tmp_path, role, text_of(role), "security", "--offline=yes", threshold, "--no-pager")
+    assert done.returncode == 0, done.stdout
+    open_ = text_of(role).replace("NoNewPrivileges=yes", "").replace("IPAddressDeny=any", "")
+    assert analyze(tmp_path, role, open_, "security", "--offline=yes", threshold, "--no-pager").returncode != 0
 
 
 @pytest.mark.parametrize(
@@ -95,7 +127,8 @@ def test_a_wrong_key_would_be_found(right: str, wrong: str, said: str, tmp_path:
 def test_a_unit_starts_what_there_is(role: str, index: int) -> None:
     program, *words = command(role, index, environment())
     assert Path(program).is_absolute() and words[0] == role
-    assert complaint([Path(program).name, *words], {}) == ""
+    with patch.dict(os.environ, credentials(role)):
+        assert complaint([Path(program).name, *words], {}) == ""
 
 
 def test_a_wrong_flag_would_be_found() -> None:
@@ -128,8 +161,33 @@ def test_a_unit_may_write_its_checkpoints_and_little_else(role: str) -> None:
         assert value(role, key) == "yes"
 
 
-def test_the_files_of_tls_are_those_that_processes_read() -> None:
-    known = {name for name in environment() if name.startswith("PSRUNTIME_")}
-    read = SecurityConfig.of({}, dict.fromkeys(known, "x"))
-    assert read.tls_ca and read.tls_cert and read.tls_key and read.token_file
-    assert len(known) == 4
+def credentials(role: str) -> dict[str, str]:
+    """The variables of TLS and the token that a unit sets."""
+    return dict(re.findall(r"(PSRUNTIME_\w+)=(\S+)", " ".join(values(role, "Environment"))))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_files_of_tls_and_the_token_are_credentials(role: str) -> None:
+    loaded = dict(word.split(":") for word in values(role, "LoadCredential"))
+    read = SecurityConfig.of({}, credentials(role))
+    files = (read.tls_ca, read.tls_cert, read.tls_key, read.token_file)
+    assert files == tuple(f"%d/{name}" for name in loaded) and len(loaded) == 4
+    assert loaded == {name: f"/etc/psruntime/credentials/{name}" for name in loaded}
+
+
+def test_files_of_the_user_take_the_place_of_credentials() -> None:
+    """systemd reads job.env after the variables of a unit."""
+    known = {name: value for name, value in environment().items() if name.startswith("PSRUNTIME_")}
+    assert known.keys() == credentials("ps").keys() == credentials("worker").keys()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_unit_reaches_this_machine_and_what_the_slice_names(role: str) -> None:
+    assert (value(role, "IPAddressDeny"), value(role, "IPAddressAllow")) == ("any", "localhost")
+    assert (FOLDER / value(role, "Slice")).read_text().count("\nIPAddressAllow=") == 1
+
+
+def test_nothing_is_insecure_unless_it_is_chosen() -> None:
+    for path in FOLDER.iterdir():
+        if path.name != "insecure.conf":
+            assert "--insecure" not in path.read_text(), path
