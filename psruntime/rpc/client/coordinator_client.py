@@ -181,10 +181,8 @@ class CoordinatorClient:
                 continue
         try:
             return self._send(rpc, request, last, until_s, is_wanted)
-        except CredentialsError as error:
-            if self._is_member:  # it was accepted before: a change of certificates or tokens is in progress
-                raise UnreachableError(str(error)) from None
-            raise
+        except CredentialsError as error:  # of a member: a change of certificates or tokens is in progress
+            raise (UnreachableError if self._is_member else CredentialsError)(str(error)) from None
 
     def _send(
         self, rpc: str, request: Any, token: str, until_s: float, is_wanted: Callable[[], bool] | None
