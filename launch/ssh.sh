@@ -111,6 +111,8 @@ make_secrets() { # certificates of all members and a token, in $secrets, which t
     [ -w "$place" ] || place=${TMPDIR:-/tmp}
     secrets=$(mktemp -d "$place/psruntime.XXXXXX") || fail "no folder can be made in $place"
     trap 'rm -rf "$secrets"' EXIT
+    # shellcheck disable=SC2034
+    exec {guard}> >(exec >/dev/null 2>&1 && trap '' INT TERM HUP && cat; rm -rf "$secrets") # if this script is killed
     for index in "${!members[@]}"; do
         own=${members[index]%%%*}
         hosts[$own]=$own

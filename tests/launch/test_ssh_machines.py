@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -91,5 +92,8 @@ def test_nor_one_whose_machine_stands_still(machines: Machines) -> None:
     poll_until(lambda: not set(remote) & set(machines.commands.running()), 150, "the end of the remote processes")
     assert machines.saved()
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     machines.await_end(30)
+    left = re.search(r"source (\S+)/env", err)
+    assert left
+    shutil.rmtree(left[1])  # which the whole group had no time for
