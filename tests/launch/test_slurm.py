@@ -175,7 +175,7 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
 def test_two_jobs_share_a_node_a_killed_task_comes_back_and_scancel_saves(slurm: Slurm, tmp_path: Path) -> None:
     commands = Commands(tmp_path)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    commands.environment |= {**slurm.environment, "PATH": path}
+    commands.environment |= {**slurm.environment, "PATH": path, "SECRETS": str(tmp_path / "secrets")}
 
     def submit(name: str, tasks: int, *flags: str) -> str:
         where = [f"--ntasks={tasks}", f"--output={tmp_path / name}.log"]
@@ -209,6 +209,8 @@ def test_two_jobs_share_a_node_a_killed_task_comes_back_and_scancel_saves(slurm:
     stopped = re.search(r"now=STOPPED .*the newest checkpoint is of global step (\d+)", log_of("second"))
     assert stopped and (tmp_path / "second" / f"model.ckpt-{stopped[1]}.index").exists()
     poll_until(lambda: not commands.running(), 10, "the end of all processes")
+    assert (log_of("first") + log_of("second")).count("tls=True token=True") >= 2
+    assert not list((tmp_path / "secrets").iterdir())
 
 
 def environment_of(pid: int) -> bytes:

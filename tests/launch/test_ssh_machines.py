@@ -32,6 +32,7 @@ def test_a_job_over_ssh_is_done_and_leaves_nothing(machines: Machines) -> None:
     out, err = process.communicate(timeout=150)
     assert process.returncode == 0, err + out
     assert re.search(r"^worker-[01]: .*held out, at global step", out, re.MULTILINE)
+    assert re.search(r"^ps-0: .* serving .*tls=True token=True$", out, re.MULTILINE)
     assert re.search(r"^worker-0: .* first_step", out, re.MULTILINE)
     assert re.search(r"^worker-1: .* first_step", out, re.MULTILINE)
     assert sorted(re.findall(r"(\S+ on \S+) ended with 0\n", err)) == [
