@@ -103,7 +103,7 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """What a browser keeps in place of the token, which cannot be computed from it."""
+        """What a browser keeps in place of the token; the token cannot be computed from it."""
         return hashlib.sha256(self.token.encode()).hexdigest() if self.token else ""
 
     def is_token(self, given: str) -> bool:

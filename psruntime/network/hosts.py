@@ -113,21 +113,21 @@ def require_loopback(coordinator: str) -> None:
         )
 
 
-def require_private(coordinator: str) -> None:
-    """Raises a CredentialsError if another user may receive, or read, a token that is sent to `host:port` in clear.
+PROTECT = "give --tls-ca, --tls-cert and --tls-key, or --insecure, for a script PSRUNTIME_INSECURE=1 (docs/security.md)"
 
-    On this machine another user's process may listen there, in place of a coordinator that has ended.
-    """
-    host, port = split_address(coordinator)
-    remedy = (
-        "give --tls-ca, --tls-cert and --tls-key, or --insecure, for a script PSRUNTIME_INSECURE=1 (docs/security.md)"
-    )
-    if not is_loopback(host):
-        raise CredentialsError(f"the token would be sent to {coordinator} without TLS: {remedy}")
-    if others := sorted(listeners_at(port) - {0, os.geteuid()}):
+
+def require_private(coordinator: str) -> None:
+    """Raises a CredentialsError if a token that is sent to `host:port` without TLS leaves this machine."""
+    if not is_loopback(split_address(coordinator)[0]):
+        raise CredentialsError(f"the token would be sent to {coordinator} without TLS: {PROTECT}")
+
+
+def require_own_listener(coordinator: str) -> None:
+    """Raises a CredentialsError if a process of another user listens at the port, in place of the coordinator."""
+    if others := sorted(listeners_at(split_address(coordinator)[1]) - {0, os.geteuid()}):
         raise CredentialsError(
             f"a process of another user ({others[0]}) listens at {coordinator}, and might receive the token, which "
-            f"would be sent without TLS: {remedy}"
+            f"would be sent without TLS: {PROTECT}"
         )
 
 

@@ -27,10 +27,9 @@ TYPES: dict[str, Any] = {
 NAMED = {int: "a whole number", float: "a number", str: "a text"}  # types in messages
 PARAMS = "set"  # the table of a job file with the parameters
 TENSORFLOWS = ("checkpoint_dir", "warm_start", "data_dir")  # settings with paths that TensorFlow may read elsewhere
-PYTHONS = (
-    "rounds_log", "record", "log_dir", "tls_ca", "tls_cert", "tls_key", "token_file",
-    "read_token_file",
-)  # fmt: skip  # and other paths
+PYTHONS = (  # and other paths
+    "rounds_log", "record", "log_dir", "tls_ca", "tls_cert", "tls_key", "token_file", "read_token_file",
+)  # fmt: skip
 
 
 def read_job_file(path: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from psruntime.core.rounds.round_messages import Action
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, ShardRequest
 from psruntime.core.steering.commands import Reply
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
-from psruntime.network.hosts import require_private
+from psruntime.network.hosts import require_own_listener, require_private
 from psruntime.rpc.wire import job_token, statuses
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
 from psruntime.rpc.wire.codec import from_wire, to_wire
@@ -62,13 +62,10 @@ class CoordinatorClient:
         self._opening = threading.Lock()  # guards the next
         self._channels: list[Any] = []  # the newest last; the one before it may have calls in progress
         self._is_member = False  # whether a call to join has succeeded
-        self._require_private()
+        self._in_clear = bool(security.tokens) and not (security.tls or security.insecure)
+        if self._in_clear:
+            require_private(address)
         self._open()
-
-    def _require_private(self) -> None:
-        """Raises CredentialsError if the token would be sent in clear to another machine, or another user's process."""
-        if self._security.tokens and not (self._security.tls or self._security.insecure):
-            require_private(self.address)
 
     def _open(self) -> None:
         self._tls = tls = self._security.tls
@@ -187,7 +184,8 @@ class CoordinatorClient:
     def _send(
         self, rpc: str, request: Any, token: str, until_s: float, is_wanted: Callable[[], bool] | None
     ) -> Any:  # fmt: skip
-        self._require_private()
+        if self._in_clear:
+            require_own_listener(self.address)
         metadata, call = job_token.metadata(token), getattr(self._current(), rpc)
         deadline_s = until_s - time.monotonic()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn
 
 import grpc
@@ -52,6 +53,7 @@ class Tls:
             return f"--tls-cert {self.cert_file} is of no use with --tls-ca {self.ca_file}: {in_words(error)}"
         return ""
 
+    @cached_property
     def expires_s(self) -> float:
         """When the certificate expires, in seconds since 1970.
 

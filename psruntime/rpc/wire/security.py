@@ -11,7 +11,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
@@ -43,7 +42,6 @@ class Security:
     config: SecurityConfig = field(default_factory=SecurityConfig, repr=False, compare=False)
     serves: bool = field(default=False, compare=False)
     once: frozenset[str] = field(default=frozenset(), repr=False, compare=False)  # settings that name a pipe
-    _expires_s: float = field(default=0.0, repr=False, compare=False)  # as it was known last
 
     @property
     def web(self) -> Callable[[], ssl.SSLContext] | None:
@@ -57,9 +55,7 @@ class Security:
 
     def expires_s(self) -> float:
         """When the certificate expires, or has expired, in seconds since 1970."""
-        with suppress(ssl.SSLError):
-            self._expires_s = self._tls.expires_s()
-        return self._expires_s
+        return self._tls.expires_s
 
     def server_credentials(self) -> Any:
         """For a gRPC server that shows each client the newest certificate, and serves none without one of a CA."""
@@ -103,6 +99,7 @@ def load_security(config: SecurityConfig, serves: bool = True, before: Security 
     tls = read_tls(config.tls_ca, config.tls_cert, config.tls_key, serves) if config.tls_ca else None
     if tls and (fault := tls.own_fault()):
         raise CredentialsError(fault)
+    _ = tls and tls.expires_s  # which is not known any more once it has expired
     tokens: tuple[str, ...] = ()
     once = before.once if before else _pipes(config)
     if before and "token_file" in once:
@@ -172,7 +169,7 @@ class Keeping:
         """Logs when the certificate expires: when it was read, and as often as NOTICES_DAYS has it."""
         if not (tls := self._security.tls):
             return
-        expires_s = self._security.expires_s()
+        expires_s = tls.expires_s
         left_days = (expires_s - self._now()) / DAY_S
         due = sum(left_days <= days for days in NOTICES_DAYS)
         if expires_s != self._expires_s or due > self._noticed:

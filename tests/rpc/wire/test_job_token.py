@@ -184,7 +184,7 @@ def test_a_token_is_not_sent_to_another_users_process(stage, monkeypatch):
     monkeypatch.setattr(hosts.os, "geteuid", lambda: 4321)
     monkeypatch.setattr(hosts, "listeners_at", lambda _: {4321, 1234})
     with pytest.raises(CredentialsError, match=r"a process of another user \(1234\) listens at 127.0.0.1:"):
-        stage.client(server, OURS)
+        stage.client(server, OURS).get_job()
     assert stage.client(server, Security(tokens=(TOKEN,), insecure=True)).get_job() == PAIR
     with pytest.raises(CredentialsError, match="another user"):  # before each call: it may listen since the last
         client.get_job()
@@ -207,4 +207,4 @@ def test_another_address_of_the_port_counts(monkeypatch):
         other.listen()
         assert hosts.listeners_at(port) == {0, 1234}
         with pytest.raises(CredentialsError, match=r"another user \(1234\) listens"):
-            hosts.require_private(f"localhost:{port}")
+            hosts.require_own_listener(f"localhost:{port}")
