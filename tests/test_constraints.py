@@ -170,6 +170,7 @@ class Clone:
         return self.run(".venv/bin/python", "-c", "import needed; print(needed.value)").stdout.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_make_refuses_a_wheel_of_which_a_byte_was_changed(tmp_path: Path) -> None:
     clone = Clone(tmp_path)
     clone.lists(wheel(clone.wheels, "needed", "value = 1\n"))
@@ -184,6 +185,7 @@ def test_make_refuses_a_wheel_of_which_a_byte_was_changed(tmp_path: Path) -> Non
     assert clone.value() == "1"
 
 
+@pytest.mark.long
 def test_make_refuses_a_package_that_the_list_does_not_have(tmp_path: Path) -> None:
     clone = Clone(tmp_path)
     clone.lists(wheel(clone.wheels, "needed", "value = 1\n", "Requires-Dist: more"))

@@ -181,6 +181,7 @@ def test_every_block_of_yaml_is_checked() -> None:
     assert {b.check for b in BLOCKS if b.kind == "yaml"} == {"kustomization"}  # tests/launch/test_kubernetes.py
 
 
+@pytest.mark.long
 def test_every_refusal_is_one() -> None:
     def keras_optimizer(x: Any, y: Any, _: Any) -> ModelSpec:
         import tf_keras

@@ -22,7 +22,7 @@ from tests.core.coordinator.test_after_a_restart import Job
 from tests.core.coordinator.test_scenarios import act_out
 from tests.rpc.worker.test_worker_control import Stage, answer
 from tests.support import docs
-from tests.test_operations import events
+from tests.test_operations import logged_events
 
 SCENARIOS = Path(__file__).parent / "core/coordinator/scenarios"
 FOLDER = obstacle(None, 100, "/other")
@@ -117,7 +117,6 @@ SAID: dict[str, Callable[[Callable[[float], None]], str]] = {
     "the job is asked to stop": scenario("stopped_by_ps_0"),
 }
 ROWS = {row[0]: row for row in docs.table("docs/operations.md", "faults")}
-EVENTS = {event for file in (docs.ROOT / "psruntime").rglob("*.py") for event in events(file)}
 
 
 @pytest.fixture
@@ -136,7 +135,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 @pytest.mark.parametrize("fault", ROWS)
 def test_what_the_table_quotes_is_said(fault: str, clock: Callable[[float], None]) -> None:
     quoted = re.findall(r"`([^`]+)`", ROWS[fault][1])
-    texts = [text for text in quoted if text not in EVENTS]
+    texts = [text for text in quoted if text not in logged_events()]
     if fault not in SAID:
         assert not texts, "nobody shows that this is said"
         return

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.classic.counting import StepCounting, counts_to
 from psruntime.classic.identity import identity_of_checkpoint
 from psruntime.errors import UsageError
+from tests.support.selection import long_but
 
 WHOLE = (tf1.int8, tf1.uint8, tf1.int16, tf1.int32, tf1.int64)
 DTYPES = (*WHOLE, tf1.float16, tf1.bfloat16, tf1.float32, tf1.float64)
@@ -57,7 +58,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+@pytest.mark.parametrize("use_resource", long_but([True], [False, True]), ids=["ref", "resource"])
 def test_a_step_of_any_making_is_counted(use_resource: bool, tmp_path: Path) -> None:
     for kind, name, collections, dtype in CASES:
         case = (kind, name, collections, dtype.name)

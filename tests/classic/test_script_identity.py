@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.classic.counting import StepCounting
 from psruntime.classic.identity import identity_of_checkpoint, identity_of_script
 from psruntime.core.plan.identity import VERSIONS, ModelIdentity, differences
+from tests.support.selection import long_but
 
 Optimizers = Callable[[Any], Any]  # what makes one, of the global step
 
@@ -100,7 +101,7 @@ def test_each_constant_of_a_table_that_is_updated_row_by_row(argument: str, reso
     assert first.startswith("optimizer ") and " of rows, " in first and "0.5" in first, first
 
 
-@pytest.mark.parametrize("resource", [False, True])
+@pytest.mark.parametrize("resource", long_but([True], [False, True]))
 def test_what_workers_may_do_otherwise(resource: bool) -> None:
     for settings in ({}, {"clip_norm": 1.0}, {"optimizer": decayed(10)}, {"optimizer": stepwise(0.3)}):
         chief = identity(resource=resource, **settings)

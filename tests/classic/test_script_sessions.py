@@ -58,6 +58,7 @@ def test_fresh_live_and_replaced_ps(tmp_path: Path) -> None:
     assert all(state.read()[0].bytes_held > 0 for state in cluster.states)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", long_but(["checkpoint"], ["checkpoint", "initial values"]))
 def test_a_paused_chief_changes_nothing(source: str, tmp_path: Path) -> None:
     """What its successor has prepared, and trained since, stays as it is."""
@@ -96,6 +97,7 @@ def test_a_list_that_cannot_be_read_is_not_a_new_beginning(tmp_path: Path) -> No
     assert Script(LocalCluster(2), later.folder).prepare() == 0, "a folder without a list is a new beginning"
 
 
+@pytest.mark.long
 def test_the_checkpoints_of_a_folder_that_was_moved(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     script = Script(LocalCluster(2), str(before))
@@ -110,6 +112,7 @@ def test_the_checkpoints_of_a_folder_that_was_moved(tmp_path: Path) -> None:
     assert later.saver.last_checkpoints == [f"{after}/model.ckpt-1"]
 
 
+@pytest.mark.long
 def test_a_folder_that_only_tensorflow_reaches() -> None:
     script = Script(LocalCluster(2), "ram://run/")
     script.prepare()
@@ -122,6 +125,7 @@ def test_a_folder_that_only_tensorflow_reaches() -> None:
         Script(LocalCluster(2), "nobody://run").prepare()
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_the_oldest_format(tmp_path: Path) -> None:
     script = Script(LocalCluster(2), str(tmp_path), file_format=tf1.train.SaverDef.V1)
     script.prepare()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from psruntime.classic.member import code_of_sigterm, take_sigterm
+from tests.support.selection import long_but
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,6 @@ sys.exit(code_of_sigterm())
 """
 
 
-@pytest.mark.parametrize("script", ["member", "no member yet"])
+@pytest.mark.parametrize("script", long_but(["member"], ["member", "no member yet"]))
 def test_a_script_that_a_process_beside_it_ends_has_the_code_of_the_cause(script: str) -> None:
     assert subprocess.run([sys.executable, "-c", ENDED, script], check=False, timeout=60).returncode == 2

@@ -121,6 +121,7 @@ INITIAL: dict[str, tuple[Callable[[Graph], dict[str, Any]], tuple[float, float]]
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_each_argument_of_what_a_session_begins_with(scripts: Scripts) -> None:
     for name, (build, expected) in INITIAL.items():
         supervisor = scripts.supervisor(build)

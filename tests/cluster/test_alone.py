@@ -37,6 +37,7 @@ def is_open(port: int) -> bool:
         return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_a_job_trains_where_no_other_process_of_the_machine_reaches_it(commands: Commands) -> None:
     job = commands.start(LOCAL, "--alone", "--workers", "1", "--model", "tests.cluster.models")

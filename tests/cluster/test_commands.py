@@ -58,6 +58,7 @@ def test_status_and_signals_of_a_running_job(commands: Commands) -> None:
     assert not commands.running()
 
 
+@pytest.mark.long
 def test_the_end_of_the_launcher_is_the_end_of_the_job(commands: Commands) -> None:
     job = commands.start(LOCAL, "--workers", "1", "--train-steps", "1000000")
     coordinator_of(job)

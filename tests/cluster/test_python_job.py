@@ -63,6 +63,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_program_trains_its_own_functions(commands: Commands) -> None:
     (commands.folder / "program.py").write_text(MODEL + PROGRAM)

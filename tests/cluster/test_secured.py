@@ -32,6 +32,7 @@ def flags_of(files: SecurityConfig) -> list[str]:
     return [word for name, path in vars(files).items() if path for word in (flag_of(name), path)]
 
 
+@pytest.mark.long
 def test_a_job_with_tls_and_a_token_is_done_and_nobody_else_takes_part(commands: Commands, tmp_path: Path) -> None:
     flags = flags_of(files_in(tmp_path))
     tls, token = flags[:6], flags[6:]

@@ -42,6 +42,7 @@ def free_addresses(count: int) -> list[str]:
     return [f"localhost:{port}" for port in free_ports(count)]
 
 
+@pytest.mark.long
 def test_a_cluster_of_tf_config_trains_and_its_evaluator_measures_every_checkpoint(
     zygote: Zygote, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import make_plan, report
 
@@ -33,6 +35,7 @@ def test_the_report_counts_buckets_bytes_and_tensors() -> None:
     assert (found.buckets, found.tensors) == (2, 10)
 
 
+@pytest.mark.long
 def test_a_model_is_shown_for_several_numbers_of_ps() -> None:
     shown = plan_command("--model=psruntime.examples.wide_deep", "--ps=2", "--what-if=1", "--json")
     assert shown.returncode == 0, shown.stderr

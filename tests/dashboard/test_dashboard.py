@@ -122,6 +122,7 @@ def test_it_waits_for_a_job_and_ends_by_ctrl_c(stage: Stage, commands: Commands,
     assert err.count("\n") == 1 and "it is asked again every second" in err
 
 
+@pytest.mark.long
 def test_of_a_secured_job_it_needs_the_token(
     stage: Stage,  # noqa: F811
     commands: Commands,
@@ -143,6 +144,7 @@ def test_of_a_secured_job_it_needs_the_token(
     assert ended(without, signal.SIGTERM)[0] == ended(with_token, signal.SIGTERM)[0] == 0
 
 
+@pytest.mark.long
 def test_beyond_loopback_browsers_need_a_token(stage: Stage, commands: Commands, browse: Browse) -> None:  # noqa: F811
     coordinator = stage.refusing()
     process, url = started(commands, coordinator, "--host", "0.0.0.0")

@@ -67,6 +67,7 @@ def test_lines_that_are_none(why: str) -> None:
     assert not computed(lambda: tf1.strings.regex_full_match(BROKEN[why], criteo.FORMAT.line))
 
 
+@pytest.mark.long
 def test_generated_lines_are_of_the_format_and_their_labels_can_be_predicted_in_part() -> None:
     lines, chances = criteo.clicks()
     assert len(lines) == len(chances) == criteo.LINES

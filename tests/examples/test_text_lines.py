@@ -48,6 +48,7 @@ def test_all_workers_and_the_evaluation_read_each_line_once(folder: Path) -> Non
     assert min(map(len, shares)) > 0
 
 
+@pytest.mark.long
 def test_a_worker_that_joins_later_takes_a_share_that_there_is(folder: Path) -> None:
     first, later = context("train", 1, WORKERS, folder), context("train", 1 + WORKERS, WORKERS, folder, seed=5)
     assert sorted(read(first)) == sorted(read(later)) and read(first) != read(later)

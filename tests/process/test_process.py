@@ -115,6 +115,7 @@ def test_work_that_stops_when_it_is_asked_is_not_left_behind() -> None:
     assert "stopping" in output and "abandoned" not in output
 
 
+@pytest.mark.long
 def test_a_thread_that_still_builds_a_graph_does_not_abort_the_process() -> None:
     ended_with, output = ended("leaves_a_graph_behind", code=3)
     assert ended_with == 3

@@ -49,6 +49,7 @@ def test_a_pause_holds_everybody_until_it_is_resumed(mode: dict[str, Any]) -> No
     assert job.global_step > before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but([SYNC], MODES), ids=named)
 def test_a_paused_job_is_late_with_nothing(mode: dict[str, Any]) -> None:
     """For hours, in which the checkpoint would have been overdue, the chief relieved, the round slow."""

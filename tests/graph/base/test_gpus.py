@@ -85,6 +85,7 @@ def test_limits_come_before_the_first_use(monkeypatch: pytest.MonkeyPatch) -> No
         server.limit_gpus([GIB])
 
 
+@pytest.mark.long
 def test_memory_grows_whatever_uses_the_gpu_first() -> None:
     program = (
         "from psruntime.graph.base import environment; environment.prepare(); import os; "

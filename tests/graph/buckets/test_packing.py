@@ -80,6 +80,7 @@ def mixed(features: Any, labels: Any, _: str) -> ModelSpec:
     return ModelSpec(tf1.reduce_mean(tf1.square(prediction - labels)), optimizers, 0.1)
 
 
+@pytest.mark.long
 def test_only_what_is_updated_alike_shares_a_bucket() -> None:
     """One optimizer, one dtype, a gradient, no constraint, and an optimizer that is known to be element-wise."""
     run = train(LocalCluster(1), Model("mixed", linear_model(None).input_fn, mixed), 1)

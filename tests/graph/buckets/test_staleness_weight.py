@@ -247,6 +247,7 @@ def ledgers(run: Run) -> dict[str, Any]:
     return run.cluster.ledgers(run.graph.plan)
 
 
+@pytest.mark.long
 def test_without_the_rule_the_graph_is_that_of_before() -> None:
     """No operation of the rule is there; with it only a few of each bucket are."""
     plain, by_rule = (

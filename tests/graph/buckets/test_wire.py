@@ -58,6 +58,7 @@ def rounding(model: Model, dtype: str, feedback: bool) -> dict[str, Any]:
         return dict(zip([m.op.name for m in masters], session.run(masters), strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("feedback", long_but(["on"], ["off", "on"]))
 @pytest.mark.parametrize("dtype", long_but(["bfloat16"], HALF))
 @pytest.mark.optimised
@@ -85,6 +86,7 @@ def test_half_the_bytes_train_nearly_alike(make: Any, mode: str, tmp_path: Any) 
     assert any(np.any(ends[1][name] != value) for name, value in ends[0].items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", long_but(["bfloat16"], HALF))
 @pytest.mark.parametrize("make", long_but([embedding_model], [linear_model, embedding_model]))
 @pytest.mark.optimised

@@ -166,6 +166,7 @@ def test_a_chief_that_was_replaced_writes_nothing() -> None:
     assert train(cluster, ADAM, 1).named("initialised")[0]["fresh_ps"] == 2
 
 
+@pytest.mark.long
 def test_a_session_on_a_ps_that_is_not_prepared_is_not_used() -> None:
     cluster = LocalCluster(2)
     train(cluster, ADAM, 1)
@@ -209,7 +210,8 @@ def test_a_ledger_that_does_not_balance_is_found_by_its_bucket() -> None:
     assert cluster.states[0].unbalanced() == [name]
 
 
-@pytest.mark.parametrize("lost", ["*.index", pytest.param("*.data-*", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("lost", ["*.index", "*.data-*"])
 def test_a_checkpoint_whose_files_are_gone_is_named(lost: str, tmp_path: Any) -> None:
     train(LocalCluster(1), ADAM, 1, checkpoint_dir=str(tmp_path))
     for path in tmp_path.glob(lost):
@@ -238,6 +240,7 @@ def test_without_a_folder_a_replaced_ps_begins_anew() -> None:
     assert all(ledger[APPLIED] >= 2 for ledger in ledgers.values())
 
 
+@pytest.mark.long
 def test_variables_of_another_plan_are_not_touched() -> None:
     cluster = LocalCluster(2)
     train(cluster, ADAM, 2)
@@ -318,6 +321,7 @@ def test_a_periodic_save_that_fails_is_reported_and_training_goes_on(tmp_path: A
     assert run.checkpoints.latest().endswith("model.ckpt-12")
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_stops_the_job_and_poisons_nothing(tmp_path: Any) -> None:
     cluster = LocalCluster(1)
     with pytest.raises(JobFailedError, match=r"the loss is nan at global step 3; its gradient was not applied"):

@@ -70,6 +70,7 @@ def test_from_and_to_two_ps(sharded: bool, tmp_path: Any) -> None:
 WAYS: list[dict[str, Any]] = [{"partitions": 3}, {"scope": "train/more"}, {"with_step": False}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("made", long_but([{"partitions": 3}], WAYS), ids=str)
 def test_other_ways_to_make_them(made: dict[str, Any], tmp_path: Any) -> None:
     """Variables in slices; an optimizer in a scope, which goes before its names; no global step."""
@@ -104,6 +105,7 @@ def test_through_three_layouts_to_the_bit(tmp_path: Any) -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.long
 def test_two_optimizers_of_a_kind_have_the_powers_that_stock_gives_them(tmp_path: Any) -> None:
     def build(x: Any, y: Any, _: Any) -> ModelSpec:
         scale = tf1.get_variable("a/scale", initializer=1.0, constraint=lambda v: tf1.maximum(v, 0.0))  # a whole scalar

@@ -109,7 +109,8 @@ def parted(rows: int, columns: int) -> Model:
     return Model("tests.parted", input_fn, model_fn)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("rows", "columns"), [(2, 1), (1, 2)])
 def test_each_part_of_a_partitioned_table_keeps_the_slots_of_its_rows(rows: int, columns: int, tmp_path: Any) -> None:
     """Rows that are cut have an accumulator in each part, which is saved under the part's own name."""
     model = parted(rows, columns)

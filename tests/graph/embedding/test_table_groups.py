@@ -264,6 +264,7 @@ def test_evaluation_looks_up_in_groups() -> None:
     np.testing.assert_allclose(values["mean_prediction"], np.concatenate(found).mean(), rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.optimised
 def test_a_step_moves_the_tensors_that_the_plan_counts() -> None:
     """Of one level: the same number whether there are two tables in a group or twenty."""
@@ -312,6 +313,7 @@ def assert_trains_as_plain_tensorflow(model: Model, folder: Any) -> Run:
     return run
 
 
+@pytest.mark.long
 def test_a_lookup_may_wait_for_the_rows_of_another(tmp_path: Any) -> None:
     def more(ids: Any, rows: list[Any]) -> Any:
         word, third = table("word"), ids[:, 2, 0]

@@ -24,6 +24,7 @@ def run() -> Run:
     return train(LocalCluster(2), embedding_model(OPTIMIZERS["adagrad"]), 1, plan="per-variable")
 
 
+@pytest.mark.long
 def test_only_rows_travel(run: Run) -> None:
     """No tensor that leaves the ps in a step is as large as a table, nor does one that comes back."""
     graph = run.graph

@@ -110,6 +110,7 @@ def test_float16_takes_half(served: Served) -> None:
     assert max(accuracies) - min(accuracies) < 0.01
 
 
+@pytest.mark.long
 def test_half_of_each_kernel_is_pruned_and_nothing_else(served: Served) -> None:
     served.write(SMALL.replace("PREDICTIONS", "score"))
     served.trained()

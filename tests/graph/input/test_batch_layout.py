@@ -48,6 +48,7 @@ def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
     return ModelSpec(loss, tf1.train.GradientDescentOptimizer, 0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", long_but(["sparse async"], CASES))
 def test_sparse_ids_train_a_table(case: str, tmp_path: Any) -> None:
     kind, mode = case.split()

@@ -55,6 +55,7 @@ def test_the_last_checkpoint_is_tried_again(tmp_path: Path, monkeypatch: Any) ->
     assert run.checkpoints.newest_step() == 4
 
 
+@pytest.mark.long
 def test_but_not_for_ever(tmp_path: Path, monkeypatch: Any) -> None:
     failing(monkeypatch, 1 << 30)
     with pytest.raises(CheckpointError, match="the disk is full"):
@@ -89,6 +90,7 @@ def test_the_first_checkpoint_neither(tmp_path: Path, monkeypatch: Any) -> None:
         train(cluster, ADAM, 4, make_control_plane=Changing, checkpoint_dir=str(tmp_path))
 
 
+@pytest.mark.long
 def test_sessions_that_come_and_go_do_not_put_the_next_one_off(tmp_path: Path) -> None:
     """A session of three steps each, a checkpoint every four."""
 

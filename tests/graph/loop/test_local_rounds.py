@@ -63,6 +63,7 @@ def test_a_local_stage_is_the_training_of_one_process(cluster: LocalCluster, tmp
     assert len(run.results) == 5, "each step is told"
 
 
+@pytest.mark.long
 def test_rounds_follow_a_local_stage_and_go_before_it(cluster: LocalCluster, tmp_path: Any) -> None:
     """The batches go on, and the learning rate is that of the global step, in one as in the other."""
     run = local(cluster, tmp_path, MODEL, 9, "sync:2, local:4, sync")
@@ -94,6 +95,7 @@ def test_in_another_view_a_worker_trains_anew(
     check(run, {name: value for name, value in of_plain.items() if "Momentum" not in name}, 4)
 
 
+@pytest.mark.long
 def test_what_was_kept_is_pushed_again(cluster: LocalCluster, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The word of a contribution is lost, so the worker has the same turn again; it does not train for it again."""
     trained: list[int] = []
@@ -160,6 +162,7 @@ def test_hooks_of_the_model_see_the_steps(cluster: LocalCluster, tmp_path: Any) 
     assert sorted((hook.steps, hook.ended) for hook in hooks) == [(0, 0), (2, 1), (5, 1)], "specs, rounds, by itself"
 
 
+@pytest.mark.long
 def test_a_hook_that_ends_the_training_of_a_worker_ends_it_in_a_local_stage(
     cluster: LocalCluster, tmp_path: Any
 ) -> None:

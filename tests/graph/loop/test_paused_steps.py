@@ -62,6 +62,7 @@ def test_a_checkpoint_is_written_while_no_step_comes(tmp_path: Any) -> None:
     assert steps == [3, STEPS]
 
 
+@pytest.mark.long
 def test_no_step_is_begun_in_a_session_that_was_lost_during_a_hold() -> None:
     """It is asked again in the next one, which may be held."""
 

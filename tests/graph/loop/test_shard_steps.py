@@ -86,7 +86,9 @@ def trained(cluster: LocalCluster, folder: Any, mode: str, shards: Shards, model
     return train(cluster, model, NEVER, make_control_plane=partial(make, shards), mode=mode, **settings)
 
 
-@pytest.mark.parametrize("more", [{}, {"pipeline": 3}, {"mode": "sync"}], ids=["async", "pipeline", "sync"])
+@pytest.mark.parametrize(
+    "more", long_but([{"mode": "sync"}], [{}, {"pipeline": 3}, {"mode": "sync"}]), ids=["async", "pipeline", "sync"]
+)
 def test_each_example_of_each_epoch_is_in_the_variables_once(
     cluster: LocalCluster, tmp_path: Any, more: dict[str, Any]
 ) -> None:
@@ -126,6 +128,7 @@ def test_what_a_checkpoint_says_is_done_is_in_it_and_a_resumed_job_goes_on_there
     np.testing.assert_array_equal(counts(resumed), np.full(EXAMPLES, 5.0))
 
 
+@pytest.mark.long
 def test_a_checkpoint_without_a_position_begins_at_the_first_epoch(cluster: LocalCluster, tmp_path: Any) -> None:
     shards = LockedShards(epochs=1)
     run = trained(cluster, tmp_path, "async", shards)
@@ -139,6 +142,7 @@ def test_a_checkpoint_without_a_position_begins_at_the_first_epoch(cluster: Loca
     np.testing.assert_array_equal(counts(resumed), np.full(EXAMPLES, 2.0))
 
 
+@pytest.mark.long
 def test_live_variables_keep_the_position(cluster: LocalCluster, tmp_path: Any) -> None:
     shards = LockedShards(epochs=1)
     trained(cluster, tmp_path, "async", shards)
@@ -146,6 +150,7 @@ def test_live_variables_keep_the_position(cluster: LocalCluster, tmp_path: Any) 
     assert run.named("adopted") and run.control_plane.prepared[0].position is None
 
 
+@pytest.mark.long
 def test_what_was_brought_back_and_not_reported_is_told_by_the_next_chief(
     cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
 ) -> None:
@@ -185,7 +190,7 @@ def test_a_refused_push_is_read_again(cluster: LocalCluster, tmp_path: Any, monk
     assert found.min() == 1.0 and found.sum() == EXAMPLES + sum(refused)
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_a_worker_without_a_shard_waits_and_goes_on_when_there_is_one(
     cluster: LocalCluster, tmp_path: Any, mode: str
 ) -> None:

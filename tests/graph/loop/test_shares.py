@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.rounds.round_messages import Action, ActionKind
@@ -72,6 +73,7 @@ def test_batches_have_the_sizes_of_the_turns(tmp_path: Any) -> None:
     assert [result.examples for result in run.results] == [OWN, *SHARES[1:]]
 
 
+@pytest.mark.long
 def test_a_batch_that_is_kept_for_a_later_view_keeps_its_size(tmp_path: Any, monkeypatch: Any) -> None:
     """The view is lost when round 3 begins, and round 2 with it, which that had to close: both open anew."""
     made: list[RoundControlPlane] = []

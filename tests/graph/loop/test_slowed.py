@@ -17,6 +17,7 @@ STEPS = 12
 MODEL = linear_model(tf1.train.AdamOptimizer)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
 def test_each_step_pauses_by_what_steps_take_and_trains_the_same(
     mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any

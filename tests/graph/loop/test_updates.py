@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import word_of
 from tests.support.local_cluster import LocalCluster, Run, linear_model, train, with_spec
+from tests.support.selection import long_but
 
 MODEL = linear_model(tf1.train.GradientDescentOptimizer)
 STEPS, BATCH = 5, 8
@@ -18,7 +19,9 @@ def numbers(run: Run) -> list[tuple[int, int]]:
     return [(update.push, update.global_step) for update in run.updates]
 
 
-@pytest.mark.parametrize("settings", [{}, {"mode": "bounded", "bound": 1}, {"pipeline": 3}])
+@pytest.mark.parametrize(
+    "settings", long_but([{"pipeline": 3}], [{}, {"mode": "bounded", "bound": 1}, {"pipeline": 3}])
+)
 def test_each_step_once(settings: dict[str, Any]) -> None:
     run = train(LocalCluster(2), MODEL, STEPS, slice_bytes=64, **settings)
     assert [push for push, _ in numbers(run)] == list(range(1, STEPS + 1))

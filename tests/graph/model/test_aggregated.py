@@ -54,6 +54,7 @@ def test_what_one_worker_makes_of_them_is_on_the_ps(settings: dict[str, Any], ba
         assert is_balanced(ledger)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 @pytest.mark.parametrize("towers", long_but([TWO], [ONE_TOWER, TWO]), ids=["one device", "two devices"])
 def test_mini_batches_change_them_one_after_the_other(
@@ -66,6 +67,7 @@ def test_mini_batches_change_them_one_after_the_other(
     check(run.saved(), {**of_one_worker(batches, range(12)), "steps": 12})
 
 
+@pytest.mark.long
 def test_the_steps_of_a_pipeline_change_them_one_after_the_other(tmp_path: Any) -> None:
     """Nothing is lost or counted twice, though up to three steps are under way."""
 
@@ -106,6 +108,7 @@ def skipping(count: int) -> Model:
     return Model(model.name, lambda context: model.input_fn(context).skip(count), model.model_fn)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", long_but([1], [0, 1]))
 def test_those_of_a_lost_ps_come_back_from_its_copy_and_the_others_stay(lost: int, batches: Batches) -> None:
     """Copies at steps 1 and 4; at step 5 a ps is lost."""
@@ -129,6 +132,7 @@ def test_those_of_a_lost_ps_come_back_from_its_copy_and_the_others_stay(lost: in
     check(live, {name: expected[ps_of[name]][name] for name in expected[0]})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", long_but(["pulled"], ["pulled", "checkpoint"]))
 def test_evaluation_reads_what_is_on_the_ps_and_leaves_it(kind: str, batches: Batches, tmp_path: Any) -> None:
     cluster = LocalCluster(2)
@@ -219,6 +223,7 @@ def test_a_local_stage_refuses_a_sum_of_assigned_values() -> None:
         train(LocalCluster(1), model_of(build), 1, mode="sync", schedule="local:3, sync")
 
 
+@pytest.mark.long
 def test_a_fetch_of_one_is_what_the_step_began_with_and_unmoved_ones_are_named() -> None:
     class Reading(tf1.train.SessionRunHook):  # type: ignore[misc]
         seen: list[Any] = []
@@ -298,6 +303,7 @@ def test_an_assignment_in_a_branch_is_a_change(v2: bool, tmp_path: Any) -> None:
 FAILING: list[dict[str, Any]] = [{"mode": "async"}, {"mode": "sync"}, {"pipeline": 3}, {"local_steps": 2}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", long_but([{"mode": "sync"}], FAILING), ids=str)
 def test_a_step_that_fails_after_its_change_leaves_nothing_of_it(settings: dict[str, Any], tmp_path: Any) -> None:
     """Batches whose first id is 1 fail, twice each, and are passed over; those after them are as before."""

@@ -91,6 +91,7 @@ def joint(batches: Batches, *numbers: int, chief: int | None = 0) -> dict[str, A
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ps", long_but([2], [1, 2]))
 def test_a_round_has_what_all_its_workers_made(num_ps: int, batches: Batches) -> None:
     with Workers(model_of(every_kind), "sync", 3, num_ps) as workers:

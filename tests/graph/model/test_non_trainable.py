@@ -16,6 +16,7 @@ from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.step.setup import log_plan
 from psruntime.model import Context, ModelSpec
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, train
+from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of
 
 
@@ -45,7 +46,7 @@ def of_checkpoint(run: Any, name: str) -> Any:
     return tf1.train.load_checkpoint(run.checkpoints.latest()).get_tensor(name)
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_moving_averages_move_and_the_chiefs_are_saved(mode: str, tmp_path: Any) -> None:
     run = train(LocalCluster(2), MODEL, 5, checkpoint_dir=str(tmp_path), mode=mode)
     for name in ("norm/moving_mean", "norm/moving_variance"):
@@ -69,6 +70,7 @@ def test_kinds_are_told_by_what_the_model_does_with_a_variable() -> None:
     assert set(run.graph.model.worker_copies.changed) == {"norm/moving_mean", "norm/moving_variance"}
 
 
+@pytest.mark.long
 def test_a_worker_that_joins_takes_what_the_chief_saved_and_keeps_its_own_afterwards(tmp_path: Any) -> None:
     cluster = LocalCluster(2)
     first = train(cluster, MODEL, 5, checkpoint_dir=str(tmp_path))
@@ -93,6 +95,7 @@ def test_a_worker_that_joins_takes_what_the_chief_saved_and_keeps_its_own_afterw
         np.testing.assert_array_equal(session.run("norm/moving_mean/Read/ReadVariableOp:0"), saved)
 
 
+@pytest.mark.long
 def test_what_a_worker_keeps_outlives_its_graph() -> None:
     """Copies and residues are those of the worker, in each mode; restored variables make them new."""
     cluster, settings = LocalCluster(1), {"wire": "bfloat16", "wire_error_feedback": "on"}
@@ -138,6 +141,7 @@ def skipping(batches: int) -> Any:
     return type(model)(model.name, lambda context: model.input_fn(context).skip(batches), model.model_fn)
 
 
+@pytest.mark.long
 def test_averages_that_are_not_finite_are_told_and_not_saved(tmp_path: Any) -> None:
     def spoilt(context: Context) -> Any:
         def at(number: Any, batch: Any) -> Any:

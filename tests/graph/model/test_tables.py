@@ -54,6 +54,7 @@ def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> 
     compare(model, train(LocalCluster(2), model, STEPS, mode="sync", checkpoint_dir=str(tmp_path)))
 
 
+@pytest.mark.long
 def test_a_dense_optimizer_would_differ(tmp_path: Any) -> None:
     """The comparison above can tell a lazy update from a dense one."""
     model = embedding_model(OPTIMIZERS["momentum"], 0.03)

@@ -90,6 +90,7 @@ BEGINNINGS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("init", "settings", "taken"), long_after(1, BEGINNINGS))
 def test_each_kind_of_variable_begins_with_the_values(
     init: Init, settings: dict[str, Any], taken: set[str], tmp_path: Path, monkeypatch: Any

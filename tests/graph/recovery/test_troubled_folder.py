@@ -73,6 +73,7 @@ def test_a_job_does_not_begin_on_a_full_disk(folder: Path, disk: SmallDisk) -> N
         train(LocalCluster(2), ADAM, 2, checkpoint_dir=str(folder))
 
 
+@pytest.mark.long
 def test_a_chief_that_cannot_read_says_so_and_leaves_it_to_others(folder: Path, disk: SmallDisk) -> None:
     """They may; and if nobody can, the job waits for --ps-timeout."""
     cluster, settings = LocalCluster(1), {"checkpoint_dir": str(folder)}

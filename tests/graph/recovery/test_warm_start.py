@@ -45,6 +45,7 @@ def numbers(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
 TABLES = {"embedding": numbers(50, 6), "wide": numbers(50, seed=1), "kernel": numbers(24, 1, seed=2)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings", long_but([{"slice_bytes": 64}], [{}, {"plan": "per-variable"}, {"slice_bytes": 64}])
 )
@@ -171,6 +172,7 @@ def test_a_checkpoint_that_is_not_there_or_is_damaged_is_one_line(tmp_path: Path
         train(LocalCluster(1), ADAGRAD, 1, warm_start=path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ending", "said"), [(".index", "No such device"), (".data-00000-of-00001", "Input/output")])
 def test_a_disk_that_fails_is_this_machines(ending: str, said: str, tmp_path: Path) -> None:
     path = save(tmp_path, **TABLES)
@@ -202,6 +204,7 @@ def test_of_a_folder_the_chief_takes_what_is_newest_when_it_begins(tmp_path: Pat
     assert [event["path"] for event in run.named("warm_started")] == [str(tmp_path / "earlier.ckpt-9")]
 
 
+@pytest.mark.long
 def test_one_that_is_lost_while_the_job_starts_ends_this_chief_and_another_may_see_it(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -257,6 +260,7 @@ def test_a_job_whose_own_folder_is_emptied_does_not_begin_at_random(tmp_path: Pa
     assert not list(own.glob("model.ckpt*"))
 
 
+@pytest.mark.long
 def test_a_worker_that_comes_when_the_job_has_begun_does_not_need_it(tmp_path: Path) -> None:
     run = train(LocalCluster(1), ADAGRAD, 1)
     events: list[Any] = []
@@ -267,6 +271,7 @@ def test_a_worker_that_comes_when_the_job_has_begun_does_not_need_it(tmp_path: P
         start.check(run.graph)
 
 
+@pytest.mark.long
 def test_a_dynamic_table_is_refused(tmp_path: Path) -> None:
     from tests.support.dynamic_reference import dynamic_model
 

@@ -22,7 +22,7 @@ from tests.support.small_models import model_of
 pytestmark = pytest.mark.optimised
 
 ROUNDS = 6
-QUICK = ["partitioned table", "variable that is not used"]
+QUICK = ["variable that is not used"]
 OTHERS = {
     "adadelta": tf1.train.AdadeltaOptimizer,
     "proximal adagrad": tf1.train.ProximalAdagradOptimizer,

@@ -67,6 +67,7 @@ def test_the_chief_writes_its_own_figures_beside_the_model_s_every_so_many_steps
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", long_but([{"mode": "sync"}], [{}, {"local_steps": 2}, {"mode": "sync"}]))
 def test_the_norm_of_the_gradient_is_that_before_its_limit(settings: Any, tmp_path: Path) -> None:
     def build(x: Any, _: Any, __: Any) -> ModelSpec:
@@ -82,6 +83,7 @@ def at_half_the_rate(view: View, steps: int) -> LocalControlPlane:
     return LocalControlPlane(view, steps, learning_rate_scale=0.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_the_learning_rate_is_that_of_the_update_for_each_optimizer(mode: str, tmp_path: Path) -> None:
     def build(x: Any, y: Any, _: Any) -> ModelSpec:
@@ -158,6 +160,7 @@ class ChiefForAWhile(LocalControlPlane):
         return not 3 <= self.done < 7
 
 
+@pytest.mark.long
 def test_who_becomes_chief_again_begins_a_file_and_says_nothing_of_the_time_between(tmp_path: Path) -> None:
     summarized(tmp_path, 10, make_control_plane=ChiefForAWhile, summary_steps=1)
     assert len(list(tmp_path.glob("events.*"))) == 2

@@ -49,6 +49,7 @@ def test_a_trace_has_the_steps_of_the_range_their_phases_and_what_the_ps_did(mod
     assert found.steps == "3:6" and found.modes == [mode]
 
 
+@pytest.mark.long
 def test_a_trace_that_the_end_of_the_job_cuts_is_written_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,11 +58,13 @@ def test_a_trace_that_the_end_of_the_job_cuts_is_written_all_the_same(
     assert [span.name for span in joined(tmp_path).spans if span.kind == STEP] == ["step 3", "step 4"]
 
 
+@pytest.mark.long
 def test_a_job_that_ends_before_the_range_writes_none(tmp_path: Path) -> None:
     run = traced(tmp_path, steps=2)
     assert not (tmp_path / "trace").exists() and not run.named("trace_failed")
 
 
+@pytest.mark.long
 def test_a_job_that_goes_on_after_the_range_leaves_its_trace_as_it_is(tmp_path: Path) -> None:
     traced(tmp_path)
     before = (tmp_path / "trace" / "steps-3-6.json.gz").read_bytes()

@@ -57,12 +57,14 @@ def test_twenty_steps_equal_plain_tensorflow(layout: str, optimizer: str, tmp_pa
     compare(model, train(LocalCluster(num_ps), model, STEPS, slice_bytes=slice_bytes, checkpoint_dir=str(tmp_path)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", long_but(["ftrl"], sorted(set(OPTIMIZERS) - {"sgd", "adam"})))
 def test_every_optimizer_sliced_over_two_ps(optimizer: str, tmp_path: Any) -> None:
     model = linear_model(OPTIMIZERS[optimizer])
     compare(model, train(LocalCluster(2), model, STEPS, slice_bytes=64, checkpoint_dir=str(tmp_path)))
 
 
+@pytest.mark.long
 def test_a_learning_rate_function_of_the_global_step(tmp_path: Any) -> None:
     model = linear_model(OPTIMIZERS["sgd"], learning_rate=lambda step: 0.2 * 0.9**step)
     compare(model, train(LocalCluster(1), model, STEPS, checkpoint_dir=str(tmp_path)))

@@ -41,7 +41,7 @@ def decaying(step: int) -> float:
     return 0.1 * 0.9**step
 
 
-@pytest.mark.parametrize("plan", ["packed", "per-variable"])
+@pytest.mark.parametrize("plan", long_but(["packed"], ["packed", "per-variable"]))
 @pytest.mark.parametrize(
     ("optimizer", "rate"),
     [
@@ -81,18 +81,20 @@ def test_the_runs_of_a_round(clip: dict[str, float]) -> None:
     assert counts(run, model, rounds.close, request, with_batch=False) == {"worker to ps": PS, "ps to worker": PS}
 
 
-@pytest.mark.parametrize("num_ps", [1, 4])  # of four some have nothing
+@pytest.mark.parametrize("num_ps", long_but([1], [1, 4]))  # of four some have nothing
 def test_the_report_of_a_plan_says_as_many(num_ps: int) -> None:
     model = linear_model(OPTIMIZERS["adam"])
     assert step_of(train(LocalCluster(num_ps), model, 1), model) == report_of(model, num_ps)
 
 
+@pytest.mark.long
 def test_where_the_largest_entries_are_sent_the_report_counts_where_they_are() -> None:
     model = wide_model(OPTIMIZERS["momentum"])
     run = train(LocalCluster(PS), model, 1, top_k=0.01)
     assert step_of(run, model) == report(run.graph.plan, is_sparsified=True).tensors > report(run.graph.plan).tensors
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("plan", "more"), long_after(1, [("packed", 0), ("per-variable", 2)]))
 def test_of_a_table_the_report_counts_one_lookup(plan: str, more: int) -> None:
     """The model looks one of its tables up twice: of one that is whole on a ps ids go once more, and rows come."""

@@ -30,6 +30,7 @@ class Inheriting(tf1.train.AdamOptimizer):  # type: ignore[misc]
     """An optimizer of a user's."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
 def test_adam_says_once_what_it_passes_over_in_every_step(mode: str) -> None:
     """A table and its two slots; what is dense, kernel and bias, is not meant."""

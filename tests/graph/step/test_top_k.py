@@ -147,6 +147,7 @@ def workers(optimizer: str, **settings: Any) -> list[Worker]:
     return [Worker(index, run, model, Sender(factor, nesterov, wire)) for index in range(2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wire", long_but(["bfloat16"], ["float32", "bfloat16"]))
 @pytest.mark.parametrize("optimizer", long_but(["nesterov"], MOMENTUM))
 def test_two_workers_send_what_numpy_sends_and_keep_the_rest(optimizer: str, wire: str) -> None:
@@ -166,6 +167,7 @@ def test_two_workers_send_what_numpy_sends_and_keep_the_rest(optimizer: str, wir
         assert is_balanced(row)
 
 
+@pytest.mark.long
 def test_what_is_refused_is_lost_with_what_it_had_but_not_with_what_it_had_not() -> None:
     worker = workers("momentum", **SETTINGS)[0]
     gradient, _ = worker.push(1)
@@ -229,6 +231,7 @@ def seen(run: Run) -> Seen:
         return Seen(end - at, session.run(graph.model.reads["wide"].value), session.run(master)[:WIDTH])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
 @pytest.mark.parametrize("optimizer", long_but(["ftrl"], sorted(OPTIMIZERS)))
 def test_a_worker_has_what_the_ps_have_though_only_changes_travel(optimizer: str, mode: str) -> None:

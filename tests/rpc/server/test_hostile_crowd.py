@@ -139,6 +139,7 @@ def test_a_message_over_the_limit_costs_next_to_nothing(stage, server):
     honest.check()
 
 
+@pytest.mark.long
 def test_large_messages_are_taken_a_few_at_a_time(stage, tmp_path):
     """Of a caller whose requests are refused, but only when they have been seen."""
     few, connections = 4, 4
