@@ -19,7 +19,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Action
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, ShardRequest
 from psruntime.core.steering.commands import Reply
-from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
+from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError, UsageError
 from psruntime.network.hosts import require_own_listener, require_private
 from psruntime.rpc.wire import job_token, statuses
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
@@ -212,6 +212,10 @@ class CoordinatorClient:
                 return CredentialsError(fault)
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return _TokenRefused(statuses.one_line(error.details() or ""))
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED and self._in_clear:
+            return UsageError(
+                f"{self.name} is no coordinator, and has received the token without TLS: replace the token"
+            )
         cause = dict(error.trailing_metadata() or ()).get(statuses.CAUSE_KEY, "")
         return statuses.error_of(error.code(), cause, statuses.one_line(error.details() or ""), self.name)
 

@@ -14,8 +14,9 @@ from psruntime.config.process import split_address
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import NOT_JOINED, LeaveKind
 from psruntime.core.steering.commands import Command, Kind
-from psruntime.errors import CredentialsError
+from psruntime.errors import CredentialsError, UsageError
 from psruntime.network import hosts
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.join import fetch_job
 from psruntime.rpc.server.rpc_server import RpcServer
 from psruntime.rpc.server.servicer import CoordinationServicer
@@ -195,6 +196,13 @@ def test_whose_process_listens_is_known():
         port = listener.getsockname()[1]
         assert hosts.listeners_at(port) == {os.geteuid()}
     assert hosts.listeners_at(port) == set()
+
+
+def test_another_server_of_the_same_user_has_received_the_token(stage):
+    client = CoordinatorClient(stage.health(), OURS)
+    with pytest.raises(UsageError, match="is no coordinator, and has received the token without TLS: replace the tok"):
+        client.get_job()
+    client.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
