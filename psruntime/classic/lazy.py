@@ -6,19 +6,14 @@ import importlib
 import sys
 from typing import Any
 
-from psruntime.errors import UsageError
 from psruntime.graph.base import environment
 from psruntime.observe.outputs import open_closed
 
 
 def tf1() -> Any:
-    """`tensorflow.compat.v1`, imported in the environment that psruntime needs; ends the script if it cannot be."""
+    """`tensorflow.compat.v1`, imported in the environment that psruntime needs."""
     open_closed()
-    try:
-        environment.prepare()
-    except UsageError as error:
-        sys.stderr.write(f"psruntime.tf1: {error}: import psruntime.tf1 before anything that imports tensorflow\n")
-        raise SystemExit(error.exit_code) from error
+    environment.prepare()
     return importlib.import_module("tensorflow.compat.v1")
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -291,21 +288,6 @@ def test_a_job_that_is_not_for_scripts_is_refused_with_what_to_use_instead(
         assert "Traceback" not in script.text
         job.ps[0].signal(signal.SIGTERM)
         job.wait_all()
-
-
-@pytest.mark.long
-def test_tensorflow_is_imported_late_and_never_in_another_environment() -> None:
-    code = """if True:
-        import sys, psruntime
-        assert "tensorflow" not in sys.modules and psruntime.ModelSpec
-        import tensorflow
-        from psruntime import tf1
-    """
-    own = {name: value for name, value in os.environ.items() if name != "GRPC_FAIL_FAST"}  # which this process has
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=own, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 2
-    assert run.stderr.splitlines()[-1].startswith("psruntime.tf1: tensorflow was imported before psruntime")
-    assert "Traceback" not in run.stderr
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The process environment of TensorFlow: the C library's allocator, and the variables to set before it is imported.
+"""The process environment of TensorFlow: the C library's allocator, and the variables that it reads.
 
 GRPC_FAIL_FAST: a dead ps is an error at once instead of a hang.  The channel options give up a try to connect after
 2 s, and send no pings: the other side would end a connection that is silent for the length of a long step.  A peer
@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from psruntime.errors import UsageError
 from psruntime.process.machine import HIDDEN, VISIBLE
 
 # Of mallopt (malloc.h): what glibc itself raises them to, at most, once memory of 32 MB was freed.
@@ -86,22 +85,17 @@ CHANNEL_OPTIONS = {"grpc.min_reconnect_backoff_ms": 2000, "grpc.enable_http_prox
 def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
     """Sets the environment for this process and imports TensorFlow; returns the variables in force, for the log.
 
+    A program may have imported TensorFlow before: GRPC_FAIL_FAST is read at each call, the channel options at the first
+    one, and TF_USE_LEGACY_KERAS when Keras is first used.
+
     hide_gpus: for all but a worker, since they compute on the CPU alone and take nothing of a GPU.
     warns: whether TensorFlow may write its notices of deprecation, which the user of a command cannot act on.
-
-    Raises:
-        UsageError: TensorFlow was imported before, under other settings.
     """
     if not warns:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
     os.environ["TF_GRPC_DEFAULT_OPTIONS"] = ",".join(f"{key}={value}" for key, value in CHANNEL_OPTIONS.items())
-    if "tensorflow" in sys.modules:
-        late = [name for name in FORCED if os.environ.get(name) != FORCED[name]]
-        if late:
-            raise UsageError(f"tensorflow was imported before psruntime set {', '.join(late)}; start psruntime first")
-        return _in_force()
     os.environ.update(FORCED)
-    if hide_gpus:
+    if hide_gpus and "tensorflow" not in sys.modules:
         os.environ[VISIBLE] = HIDDEN
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -109,7 +103,7 @@ def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
         import tensorflow
 
         tensorflow.get_logger()  # makes its handler, which observe/log.py may replace
-    return _in_force()
+    return {name: os.environ.get(name, "") for name in (*FORCED, *DEFAULTS)}
 
 
 def tensorflow_version() -> str:
@@ -117,10 +111,6 @@ def tensorflow_version() -> str:
 
     version: str = tensorflow.__version__
     return version
-
-
-def _in_force() -> dict[str, str]:
-    return {name: os.environ.get(name, "") for name in (*FORCED, *DEFAULTS)}
 
 
 @contextmanager
