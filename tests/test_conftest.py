@@ -43,7 +43,6 @@ def test_that_waits():
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("processes", long_but([2], [0, 2]))
 def test_slow_tests_that_are_not_long_are_named(processes: int, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psruntime.errors import EXIT_DONE, EXIT_RESTART
-from psruntime.launch.children import END_S, PYTHON, Child, Children, LocalJob, complain, crashed, exit_code
+from psruntime.launch.children import END_S, PYTHON, Child, Children, LocalJob, complain, exit_code
 from psruntime.observe.log import line_text
 from psruntime.observe.outputs import never_block
 
@@ -218,12 +218,12 @@ def _failure_of(failed: Child) -> JobEnd:
     if code is None:
         complain(f"{failed.name} did not announce its coordinator within {START_S:g} s")
         failed.process.kill()
-    restarts = f", after {failed.backoff.restarts} restarts" if failed.backoff.restarts else ""
-    if code is not None and crashed(code) and not failed.backoff.limit:
-        restarts = "; --restart N starts such a process again"
+    more = f", after {failed.backoff.restarts} restarts" if failed.backoff.restarts else ""
+    if code is not None and code < 0 and not failed.backoff.limit and (failed.coordinator or failed.name != "ps-0"):
+        more = "; --restart N starts such a process again"
     lines = failed.lines()
     why = [line for line in lines if WHY.search(line)] or lines[-3:]
-    complaint = f"{failed.name} {failed.how}{restarts}; its log is {failed.log}"
+    complaint = f"{failed.name} {failed.how}{more}; its log is {failed.log}"
     return JobEnd(EXIT_RESTART if code is None else exit_code(code), complaint, tuple(why))
 
 

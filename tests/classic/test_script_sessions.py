@@ -18,7 +18,6 @@ from psruntime.errors import CheckpointError, JobFailedError, ModelDiffersError,
 from tests.support.local_cluster import INCARNATION, LocalCluster
 from tests.support.paused import Paused
 from tests.support.script import Script
-from tests.support.selection import long_but
 
 
 @pytest.mark.parametrize("resource", [False, True])
@@ -59,7 +58,7 @@ def test_fresh_live_and_replaced_ps(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("source", long_but(["checkpoint"], ["checkpoint", "initial values"]))
+@pytest.mark.parametrize("source", ["checkpoint", "initial values"])
 def test_a_paused_chief_changes_nothing(source: str, tmp_path: Path) -> None:
     """What its successor has prepared, and trained since, stays as it is."""
     cluster = LocalCluster(2)

@@ -83,10 +83,10 @@ CHANNEL_OPTIONS = {"grpc.min_reconnect_backoff_ms": 2000, "grpc.enable_http_prox
 
 
 def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
-    """Sets the environment for this process and imports TensorFlow; returns the variables in force, for the log.
+    """Sets the environment for this process and imports TensorFlow; returns the variables that are set, for the log.
 
-    A program may have imported TensorFlow before: GRPC_FAIL_FAST is read at each call, the channel options at the first
-    one, and TF_USE_LEGACY_KERAS when Keras is first used.
+    A program may have imported TensorFlow before: GRPC_FAIL_FAST is read at each call.  Its Keras is that which it has
+    without psruntime, but `tf.keras` and `tf.layers` are those of tf_keras if they are first used afterwards.
 
     hide_gpus: for all but a worker, since they compute on the CPU alone and take nothing of a GPU.
     warns: whether TensorFlow may write its notices of deprecation, which the user of a command cannot act on.
@@ -95,7 +95,7 @@ def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
     os.environ["TF_GRPC_DEFAULT_OPTIONS"] = ",".join(f"{key}={value}" for key, value in CHANNEL_OPTIONS.items())
     os.environ.update(FORCED)
-    if hide_gpus and "tensorflow" not in sys.modules:
+    if hide_gpus and "tensorflow" not in sys.modules:  # a process that trains, too, has its GPUs
         os.environ[VISIBLE] = HIDDEN
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -217,7 +217,10 @@ class CoordinatorClient:
                 f"{self.name} is no coordinator, and has received the token without TLS: replace the token"
             )
         cause = dict(error.trailing_metadata() or ()).get(statuses.CAUSE_KEY, "")
-        return statuses.error_of(error.code(), cause, statuses.one_line(error.details() or ""), self.name)
+        found = statuses.error_of(error.code(), cause, statuses.one_line(error.details() or ""), self.name)
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED and self._in_clear and not self._is_member:
+            return UsageError(f"{found}; it has received the token without TLS: replace it unless the server is yours")
+        return found
 
 
 MARGIN_S = 2.0  # at least

@@ -14,7 +14,6 @@ from psruntime.core.shards.shard_messages import START
 from psruntime.core.steering.commands import Command, Kind, Outcome, Overrides
 from psruntime.errors import JobDoneError, UnreachableError, UsageError
 from tests.core.steering.steered_job import SteeredJob
-from tests.support.selection import long_but
 
 ASYNC: dict[str, Any] = {"mode": "async"}
 BOUNDED: dict[str, Any] = {"mode": "bounded", "bound": 4}
@@ -50,7 +49,7 @@ def test_a_pause_holds_everybody_until_it_is_resumed(mode: dict[str, Any]) -> No
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but([SYNC], MODES), ids=named)
+@pytest.mark.parametrize("mode", MODES, ids=named)
 def test_a_paused_job_is_late_with_nothing(mode: dict[str, Any]) -> None:
     """For hours, in which the checkpoint would have been overdue, the chief relieved, the round slow."""
     job = SteeredJob(save_secs=20, save_steps=3, checkpoint_dir="/c", **mode)

@@ -71,7 +71,7 @@ WAYS: list[dict[str, Any]] = [{"partitions": 3}, {"scope": "train/more"}, {"with
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("made", long_but([{"partitions": 3}], WAYS), ids=str)
+@pytest.mark.parametrize("made", WAYS, ids=str)
 def test_other_ways_to_make_them(made: dict[str, Any], tmp_path: Any) -> None:
     """Variables in slices; an optimizer in a scope, which goes before its names; no global step."""
     there = Stock(ADAM, **made).initialise().train(STEPS)

@@ -13,7 +13,6 @@ from psruntime.graph.input.batches import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, train
-from tests.support.selection import long_but
 from tests.support.small_models import get
 
 CONTEXT = Context("train", 0, 1, 4, "", 3)
@@ -49,7 +48,7 @@ def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", long_but(["sparse async"], CASES))
+@pytest.mark.parametrize("case", CASES)
 def test_sparse_ids_train_a_table(case: str, tmp_path: Any) -> None:
     kind, mode = case.split()
     model = Model("tests.sparse", stream(kind=kind), model_fn)

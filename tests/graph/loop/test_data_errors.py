@@ -87,7 +87,7 @@ def run(labels: Callable[[int], Any], model_fn: Any = plain, steps: int = 6, **s
     return train(LocalCluster(2), Model("my_model", labelled(labels), model_fn), steps, **settings)
 
 
-@pytest.mark.parametrize("settings", long_but([ALL["async"]], ALL.values()), ids=ALL)
+@pytest.mark.parametrize("settings", long_but([ALL["async"], ALL["sync"]], ALL.values()), ids=ALL)
 def test_a_step_that_fails_twice_ends_the_job(settings: dict[str, Any]) -> None:
     if settings.get("mode") == "sync":  # where batches are weighed by their examples
         for first, refusal in (0, UsageError), (3, UserCodeError):  # wrong use, or the end of a job that has trained
@@ -114,7 +114,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("settings", long_but([{}], [{}, {"local_steps": 2}]), ids=["one batch", "local steps"])
-@pytest.mark.parametrize("failing", long_but(["gather", "numpy_function"], FAILING))
+@pytest.mark.parametrize("failing", long_but(["lookup on a ps", "numpy_function"], FAILING))
 def test_the_operation_and_its_line_are_found(failing: str, settings: dict[str, Any]) -> None:
     labels, model_fn, reason = FAILING[failing]
     with pytest.raises(UserCodeError, match=f"{HERE}{reason}"):

@@ -182,10 +182,10 @@ def cut_off(books: Any) -> Any:
     return books + np.array([0, 0, 1, 0])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("model", [MODEL, APART], ids=["on the way", "apart"])
+@pytest.mark.parametrize("model", long_but([MODEL], [MODEL, APART]), ids=["on the way", "apart"])
 @pytest.mark.parametrize(
-    ("change", "reason"), [(sealed, "1 buckets lack contributions"), (cut_off, "1 buckets were cut off")]
+    ("change", "reason"),
+    [pytest.param(sealed, "1 buckets lack contributions", marks=pytest.mark.long), (cut_off, "1 buckets were cut off")],
 )
 def test_a_torn_round_goes_back_to_the_checkpoint(
     change: Any, reason: str, model: Model, cluster: LocalCluster, tmp_path: Any

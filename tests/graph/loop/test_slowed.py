@@ -11,14 +11,13 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.loop import built
 from psruntime.graph.loop.built import slowed
 from tests.support.local_cluster import LocalCluster, linear_model, train
-from tests.support.selection import long_but
 
 STEPS = 12
 MODEL = linear_model(tf1.train.AdamOptimizer)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_each_step_pauses_by_what_steps_take_and_trains_the_same(
     mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -55,8 +55,8 @@ def test_what_one_worker_makes_of_them_is_on_the_ps(settings: dict[str, Any], ba
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
-@pytest.mark.parametrize("towers", long_but([TWO], [ONE_TOWER, TWO]), ids=["one device", "two devices"])
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("towers", [ONE_TOWER, TWO], ids=["one device", "two devices"])
 def test_mini_batches_change_them_one_after_the_other(
     towers: Towers, mode: str, batches: Batches, tmp_path: Any
 ) -> None:
@@ -109,7 +109,7 @@ def skipping(count: int) -> Model:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lost", long_but([1], [0, 1]))
+@pytest.mark.parametrize("lost", [0, 1])
 def test_those_of_a_lost_ps_come_back_from_its_copy_and_the_others_stay(lost: int, batches: Batches) -> None:
     """Copies at steps 1 and 4; at step 5 a ps is lost."""
     cluster = LocalCluster(2)
@@ -133,7 +133,7 @@ def test_those_of_a_lost_ps_come_back_from_its_copy_and_the_others_stay(lost: in
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", long_but(["pulled"], ["pulled", "checkpoint"]))
+@pytest.mark.parametrize("kind", ["pulled", "checkpoint"])
 def test_evaluation_reads_what_is_on_the_ps_and_leaves_it(kind: str, batches: Batches, tmp_path: Any) -> None:
     cluster = LocalCluster(2)
     run = train(cluster, model_of(every_kind), 3, checkpoint_dir=str(tmp_path))
@@ -304,7 +304,7 @@ FAILING: list[dict[str, Any]] = [{"mode": "async"}, {"mode": "sync"}, {"pipeline
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("settings", long_but([{"mode": "sync"}], FAILING), ids=str)
+@pytest.mark.parametrize("settings", FAILING, ids=str)
 def test_a_step_that_fails_after_its_change_leaves_nothing_of_it(settings: dict[str, Any], tmp_path: Any) -> None:
     """Batches whose first id is 1 fail, twice each, and are passed over; those after them are as before."""
 

@@ -20,7 +20,7 @@ from tests.support.small_models import model_of
 STEPS = 6
 CONTEXT = Context("train", 0, 1, 8, "", 3)
 QUICK = [  # of each kind of making, reading and training variables the way that asks for most
-    "partitioned table", "lookup in a while v2",
+    "partitioned table", "Keras model with batch norm", "lookup in a while v2", "optimizers by pattern",
 ]  # fmt: skip
 
 

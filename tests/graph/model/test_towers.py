@@ -34,7 +34,6 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["sync"], MODES))
 @pytest.mark.parametrize("kind", long_but(["dense"], MODELS))
 def test_two_devices_equal_one_on_the_joint_batch(kind: str, mode: str, tmp_path: Any) -> None:

@@ -34,7 +34,6 @@ def after(saved_step: int | None) -> Callable[[View, int], LocalControlPlane]:
     return partial(Demanding, saved_step=saved_step, seen_step=SEEN)
 
 
-@pytest.mark.long
 def test_a_chief_that_sees_another_folder_refuses_to_begin(tmp_path: Path) -> None:
     there, here = {"checkpoint_dir": str(tmp_path / "a")}, {"checkpoint_dir": str(tmp_path / "b")}
     cluster = LocalCluster(2)

@@ -17,7 +17,6 @@ from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.model import EVAL, Context, ModelSpec
 from tests.graph.recovery.test_warm_start import begun, numbers, save
 from tests.support.local_cluster import LocalCluster, train
-from tests.support.selection import long_after
 from tests.support.small_models import error, get, linear, model_of
 
 VALUES = {
@@ -91,7 +90,7 @@ BEGINNINGS = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("init", "settings", "taken"), long_after(1, BEGINNINGS))
+@pytest.mark.parametrize(("init", "settings", "taken"), BEGINNINGS)
 def test_each_kind_of_variable_begins_with_the_values(
     init: Init, settings: dict[str, Any], taken: set[str], tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -46,9 +46,7 @@ TABLES = {"embedding": numbers(50, 6), "wide": numbers(50, seed=1), "kernel": nu
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "settings", long_but([{"slice_bytes": 64}], [{}, {"plan": "per-variable"}, {"slice_bytes": 64}])
-)
+@pytest.mark.parametrize("settings", [{}, {"plan": "per-variable"}, {"slice_bytes": 64}])
 def test_variables_of_the_same_name_are_taken_whole_or_in_parts(settings: dict[str, Any], tmp_path: Path) -> None:
     """Tables of a group are spread over both ps; kernel and bias share a bucket, of which bias is not taken."""
     path = save(tmp_path, **TABLES, other=numbers(3), global_step=np.int64(70), **{"kernel/Adagrad": numbers(24, 1)})

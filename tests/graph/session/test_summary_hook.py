@@ -68,7 +68,7 @@ def test_the_chief_writes_its_own_figures_beside_the_model_s_every_so_many_steps
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("settings", long_but([{"mode": "sync"}], [{}, {"local_steps": 2}, {"mode": "sync"}]))
+@pytest.mark.parametrize("settings", [{}, {"local_steps": 2}, {"mode": "sync"}])
 def test_the_norm_of_the_gradient_is_that_before_its_limit(settings: Any, tmp_path: Path) -> None:
     def build(x: Any, _: Any, __: Any) -> ModelSpec:
         kernel = get("kernel", [2])
@@ -84,7 +84,7 @@ def at_half_the_rate(view: View, steps: int) -> LocalControlPlane:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_the_learning_rate_is_that_of_the_update_for_each_optimizer(mode: str, tmp_path: Path) -> None:
     def build(x: Any, y: Any, _: Any) -> ModelSpec:
         loss = linear(x, get("deep/kernel", [5, 1]), y) + tf1.reduce_sum(tf1.square(get("wide", [3])))

@@ -13,7 +13,6 @@ from psruntime.graph.step.setup import log_plan
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.embedding_model import ROWS, WIDTH, embedding_model
 from tests.support.local_cluster import LocalCluster, train
-from tests.support.selection import long_but
 
 TABLES = 4 * (ROWS * WIDTH + ROWS)  # bytes of `embedding` and `wide`, float32
 
@@ -31,7 +30,7 @@ class Inheriting(tf1.train.AdamOptimizer):  # type: ignore[misc]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_adam_says_once_what_it_passes_over_in_every_step(mode: str) -> None:
     """A table and its two slots; what is dense, kernel and bias, is not meant."""
     facts = logged(tf1.train.AdamOptimizer, mode=mode)["dense_updates"]
