@@ -212,10 +212,6 @@ class CoordinatorClient:
                 return CredentialsError(fault)
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return _TokenRefused(statuses.one_line(error.details() or ""))
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED and self._in_clear:
-            return UsageError(
-                f"{self.name} is no coordinator, and has received the token without TLS: replace the token"
-            )
         cause = dict(error.trailing_metadata() or ()).get(statuses.CAUSE_KEY, "")
         found = statuses.error_of(error.code(), cause, statuses.one_line(error.details() or ""), self.name)
         if error.code() is grpc.StatusCode.UNIMPLEMENTED and self._in_clear and not self._is_member:
