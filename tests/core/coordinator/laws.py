@@ -76,6 +76,7 @@ def check_move(watched: Expected, before: Before, facts: dict[str, Any], moves_t
         case Phase.DRAINING:
             limit = watched.job.train_steps
             reached = limit is not None and state.global_step >= limit
+            reached = reached or any(member.beat.early_stop for member in watched.live.values() if member.beat)
             assert reached or (watched.settled and (watched.had_all_stopped or all_stopped(watched)))
             watched.seen["all stopped"] += not reached
         case Phase.FAILED if moves_to is None:

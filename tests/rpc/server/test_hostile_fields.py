@@ -74,7 +74,7 @@ class Caller:
         if self._is_member:
             if isinstance(request, pb.LeaveRequest) and request.kind == pb.LEAVE_KIND_FATAL:
                 return OK  # it may end the job, and there would be nothing more to see
-            if isinstance(request, pb.HeartbeatRequest) and request.worker.failure:
+            if isinstance(request, pb.HeartbeatRequest) and (request.worker.failure or request.worker.early_stop):
                 return OK  # the same
             if self._is_lost:
                 self._arrive()
