@@ -181,7 +181,7 @@ def test_a_session_that_is_lost_in_the_same_view_is_opened_anew(
     def lose_once(self: _Carried, own_session: Any, bucket: str, by_rows: bool) -> Any:
         if not lost:
             lost.append(self._runner.session)
-            monkeypatch.setattr(self._runner, "session", LostSession())
+            monkeypatch.setattr(self._runner, "_newest", self._runner._newest._replace(session=LostSession()))
         return changes(self, own_session, bucket, by_rows)
 
     class LostSession:
