@@ -18,7 +18,7 @@ EACH, MODES = ("sgd", "momentum", "adam"), ("async", "sync")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", map(" ".join, product(EACH, MODES)))
+@pytest.mark.parametrize("case", [" ".join(names) for names in product(EACH, MODES)])
 def test_the_scale_multiplies_every_learning_rate(case: str, tmp_path: Any) -> None:
     """On all ps, also where the rate is a function of the step; it is read when the update is made."""
     optimizer, mode = case.split()
