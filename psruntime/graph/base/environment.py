@@ -95,7 +95,7 @@ def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
     os.environ["TF_GRPC_DEFAULT_OPTIONS"] = ",".join(f"{key}={value}" for key, value in CHANNEL_OPTIONS.items())
     os.environ.update(FORCED)
-    if hide_gpus and "tensorflow" not in sys.modules:  # a process that trains, too, has its GPUs
+    if hide_gpus and "tensorflow" not in sys.modules:  # else what imported it may use the GPUs
         os.environ[VISIBLE] = HIDDEN
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
