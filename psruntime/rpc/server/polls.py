@@ -68,7 +68,7 @@ class ClockPolls:
     """The polls by the floor that they want, so that a rise of the floor only touches those that it reaches."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # wanted floor -> its polls; no empty sets
+        self._waiting: dict[int, dict[asyncio.Future[None], None]] = {}  # wanted floor -> its polls, never none
         self._floor = 0
         self._era: Era | None = None
         self._closed = False
@@ -81,7 +81,7 @@ class ClockPolls:
         if self._closed or max_wait_s <= 0:
             return
         released = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(wanted_floor, set()).add(released)
+        self._waiting.setdefault(wanted_floor, {})[released] = None
         try:
             await asyncio.wait({released}, timeout=max_wait_s)
         finally:
@@ -108,8 +108,8 @@ class ClockPolls:
                     released.set_result(None)
 
     def _discard(self, wanted_floor: int, released: asyncio.Future[None]) -> None:
-        polls = self._waiting.get(wanted_floor, set())
-        polls.discard(released)
+        polls = self._waiting.get(wanted_floor, {})
+        polls.pop(released, None)
         if not polls:
             self._waiting.pop(wanted_floor, None)
 
@@ -142,7 +142,7 @@ class HeartbeatPolls:
         self._answer_of = answer_of
         self._fresh_s = fresh_s
         self._watched_until_s = 0.0  # of the loop's clock
-        self._polls: set[_Poll] = set()
+        self._polls: dict[_Poll, None] = {}  # as they came
         self._unchecked: deque[_Poll] = deque()
         self._checking: asyncio.Handle | None = None  # the next part of a check, or its begin
         self._is_asked = False  # for a check, since one began
@@ -156,13 +156,13 @@ class HeartbeatPolls:
             return answer
         loop = asyncio.get_running_loop()
         poll = _Poll(role, index, incarnation, seen_revision, loop.time(), loop.create_future())
-        self._polls.add(poll)
+        self._polls[poll] = None
         if loop.time() < self._watched_until_s:
             max_wait_s = min(max_wait_s, self._watched_wait_s)
         try:
             await asyncio.wait({poll.news}, timeout=max_wait_s)
         finally:
-            self._polls.discard(poll)
+            self._polls.pop(poll, None)
         return poll.news.result() if poll.news.done() else self._answer_of(role, index, incarnation)
 
     def has(self, incarnation: int) -> bool:
