@@ -840,7 +840,7 @@ class ReportFinishedResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
 
 class NextActionRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view", "max_wait", "pushed", "applied", "broken", "computed", "starved_since")
+    __slots__ = ("worker_index", "incarnation", "view", "max_wait", "pushed", "applied", "broken", "computed", "cut_off", "starved_since")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -849,6 +849,7 @@ class NextActionRequest(_message.Message):
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     BROKEN_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    CUT_OFF_FIELD_NUMBER: _ClassVar[int]
     STARVED_SINCE_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
@@ -858,8 +859,9 @@ class NextActionRequest(_message.Message):
     applied: Applied
     broken: Broken
     computed: Computed
+    cut_off: CutOff
     starved_since: int
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pushed: _Optional[_Union[Pushed, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., broken: _Optional[_Union[Broken, _Mapping]] = ..., computed: _Optional[_Union[Computed, _Mapping]] = ..., starved_since: _Optional[int] = ...) -> None: ...
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pushed: _Optional[_Union[Pushed, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., broken: _Optional[_Union[Broken, _Mapping]] = ..., computed: _Optional[_Union[Computed, _Mapping]] = ..., cut_off: _Optional[_Union[CutOff, _Mapping]] = ..., starved_since: _Optional[int] = ...) -> None: ...
 
 class Computed(_message.Message):
     __slots__ = ("round", "opened", "batch", "examples")
@@ -926,6 +928,14 @@ class Broken(_message.Message):
     attempt: int
     reason: str
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CutOff(_message.Message):
+    __slots__ = ("round", "attempt")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class NextActionResponse(_message.Message):
     __slots__ = ("action",)

@@ -18,7 +18,7 @@ from psruntime.core.members.messages import Assignment, Ending, Prepared
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.rounds import round_messages
-from psruntime.core.rounds.round_messages import Action, Applied, Broken
+from psruntime.core.rounds.round_messages import Action, Applied, Broken, CutOff
 from psruntime.core.rounds.rounds import Rounds
 from psruntime.graph.base.server import start_server
 from psruntime.graph.base.summary_writer import SummaryWriter
@@ -110,7 +110,7 @@ class LocalControlPlane:
     def next_action(
         self, assignment: Assignment, report: Any, starved: round_messages.Starved | None = None
     ) -> Action | None:
-        assert not isinstance(report, Broken), report
+        assert not isinstance(report, Broken | CutOff), report
         await_writes()
         self.rounds.enter(assignment.incarnation, 0)
         self.rounds.set_starved(assignment.incarnation, starved.since if starved else None)

@@ -50,6 +50,7 @@ class RoundBucket:
                 rates = [tf1.constant(1.0, tf1.as_dtype(dtype))]
             rule = Rule("*", partial(tf1.train.MomentumOptimizer, momentum=0.5), 1.0)
             self._optimizer = BucketOptimizer([rule], bucket, rates)
+            self.rounds.add = self._held_after(self.rounds.add)  # type: ignore[method-assign]
             push = Push.of(self._identity, self._finite)
             gradient = BucketGradient(self._values, self._indices)
             request = ReceivedPush(push, [tf1.constant(1.0)], self._members, self._factor, self._unit)
@@ -69,6 +70,17 @@ class RoundBucket:
             }
         self.session = cluster.session(graph)
         self.reset()
+
+    def _held_after(self, add: Any) -> Any:
+        """What adds to the sum, and then stops until `go_on` is called if it is to."""
+
+        def held(*args: Any) -> Any:
+            with tf1.control_dependencies([added := add(*args)]):
+                through = tf1.cond(tf1.identity(self._holds), self._gate.dequeue, lambda: tf1.constant(True))
+            with tf1.control_dependencies([through]):
+                return tf1.identity(added)
+
+        return held
 
     def _update(self, total: BucketGradient) -> Any:
         with tf1.control_dependencies(total.tensors):  # dead if they are
@@ -91,9 +103,14 @@ class RoundBucket:
         incarnation: int | None = None,
         finite: bool = True,
         unit: float = 1.0,
+        holds: bool = False,
+        timeout_ms: int = 0,
     ) -> int:
-        """The verdict: a column of the ledger.  `unit` is 0 if it is not finite."""
-        feed = {self._identity: self._id(worker, attempt, incarnation), self._finite: finite}
+        """The verdict: a column of the ledger.  `unit` is 0 if it is not finite.
+
+        holds: it stops, once it is added to the sum, until `go_on` is called.  timeout_ms: 0 for none.
+        """
+        feed = {self._identity: self._id(worker, attempt, incarnation), self._finite: finite, self._holds: holds}
         feed[self._unit] = unit if finite else 0.0
         whole = np.zeros([ROWS, WIDTH]) + np.asarray(gradient)
         if self.is_table:
@@ -101,7 +118,8 @@ class RoundBucket:
         else:
             kept = np.isin(np.arange(ROWS), list(rows))[:, None]
             feed[self._values] = (whole * kept).reshape(-1)
-        verdict, _, self.position = map(int, self.session.run(self._contribute, feed))
+        options = tf1.RunOptions(timeout_in_ms=timeout_ms)
+        verdict, _, self.position = map(int, self.session.run(self._contribute, feed, options=options))
         self.check_balance()
         return verdict
 

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import Assignment, Ending, Prepared
 from psruntime.core.plan.buckets import Bucket
 from psruntime.core.rounds.past_round import PastRound
-from psruntime.core.rounds.round_messages import Action, Applied, Broken, Pushed, Starved
+from psruntime.core.rounds.round_messages import Action, Applied, Broken, CutOff, Pushed, Starved
 from psruntime.graph.buckets.bucket_store import BucketStore
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.step_runner import StepRunner
@@ -67,6 +67,8 @@ class RoundControlPlane(LocalControlPlane):
             self._record(self.rounds.contribute(assignment.incarnation, report))
         elif isinstance(report, Applied):
             self._record(self.rounds.close(report))
+        elif isinstance(report, CutOff):
+            self.rounds.cut_off(assignment.incarnation, report)
         elif isinstance(report, Broken):
             self.torn.append(report)
             self.restore = True

@@ -9,6 +9,7 @@ Each contribution is judged by its bucket on the ps (graph/push/round_sum.py), b
   gradient | reports Pushed | it counts |
 | of the same worker once more | `repeated` | reports Pushed | nothing changes |
 | to an older attempt, or one that began to be applied | `void` | asks for the next action, see `Use` | gets no report |
+| of a run that was cut off | any of these, or it is in the sum, uncounted | reports CutOff | the attempt is void |
 | of a worker that was replaced | `fenced` | asks for the next action | refuses whatever the worker reports |
 | with backup workers, of a gradient that was computed when its round had enough | none | drops it | it is late |
 
@@ -25,7 +26,7 @@ from enum import Enum
 from operator import eq
 from typing import Any, NamedTuple
 
-from psruntime.core.rounds.round_messages import Action, Applied, Broken, Complete, Computed, Pushed
+from psruntime.core.rounds.round_messages import Action, Applied, Broken, Complete, Computed, CutOff, Pushed
 
 Number = Any  # a whole number, or a tensor of one, int64 []; what compares two of them is a bool, or a tensor bool []
 
@@ -90,7 +91,7 @@ def hold_same_rounds(states: Iterable[BucketRound]) -> bool:
     return len({attempt for bucket in states for attempt in (bucket.intent, bucket.applied)}) <= 1
 
 
-def is_of(report: Pushed | Applied | Broken, number: int, attempt: int) -> bool:
+def is_of(report: Pushed | Applied | Broken | CutOff, number: int, attempt: int) -> bool:
     """Whether a worker's report is of this attempt at the round of this number."""
     return (report.round, report.attempt) == (number, attempt)
 

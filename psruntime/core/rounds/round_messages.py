@@ -141,6 +141,14 @@ class Broken:
 
 
 @dataclass(frozen=True)
+class CutOff:
+    """Report: a contribution to the attempt was cut off, so a sum may have the gradient without counting it."""
+
+    round: Positive
+    attempt: Positive
+
+
+@dataclass(frozen=True)
 class Starved:
     """A worker has no batch at the moment.
 
@@ -153,4 +161,4 @@ class Starved:
     is_over: Callable[[], bool]
 
 
-Report = Computed | Pushed | Applied | Broken  # what a worker reports when it asks for its next action
+Report = Computed | Pushed | Applied | Broken | CutOff  # what a worker reports when it asks for its next action

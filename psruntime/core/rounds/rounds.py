@@ -4,11 +4,11 @@ A round is one aggregated update; an attempt is one try at it.  The members are 
 When all of them have contributed, the attempt is complete, and what they pushed is applied: the round closes.
 As a rule the next one opens at once, and a worker that starts to work for it closes the one before first.  A round
 after which none opens, or whose gradient is clipped as a whole, is closed by itself, by its closer: the chief; with
-backup workers a member that has contributed, the chief if it has.  A member that is lost before it contributed voids
-the attempt, and those who are left push what they kept as the next one.  A member that is lost after it contributed
-stays counted.  With backup workers the members are the first who have a gradient (`Chosen`), so they are fixed one
-after the other.  A starved worker has no batch at the moment: it is in
-no round that opens, and leaves the open one unless it has a gradient for it.
+backup workers a member that has contributed, the chief if it has.  A member that is lost before it contributed, or
+cut off while it did, voids the attempt, and those who are left push what they kept as the next one.  A member that is
+lost after it contributed stays counted.  With backup workers the members are the first who have a gradient (`Chosen`),
+so they are fixed one after the other.  A starved worker has no batch at the moment: it is in no round that opens, and
+leaves the open one unless it has a gradient for it.
 
 A local round takes the variables over many global steps at once, and has the number of the last: its members train by
 themselves, and contribute the changes.  It is always closed by itself.
@@ -40,7 +40,7 @@ from enum import Enum
 from psruntime.core.members.view import listed
 from psruntime.core.rounds.contribution import Chosen, Late, is_late, is_of
 from psruntime.core.rounds.past_round import PastRound, past_round
-from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Computed, Pushed
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Computed, CutOff, Pushed
 from psruntime.core.rounds.shares import Shares
 from psruntime.core.state_table import after
 
@@ -66,7 +66,7 @@ class RoundEvent(Enum):
     END = "the view is void, or the job trains no more"
     OPEN = "a round opens"
     FILL = "all members have contributed"
-    VOID = "a member without a contribution was lost, or has no batch: the next attempt at the round begins"
+    VOID = "a member without a contribution was lost, has no batch, or was cut off in it: the next attempt begins"
     EMPTY = "the last worker of the round was lost, or has no batch"
     APPLY = "the open round was applied by itself"
     SETTLE = "a report shows that the round before is closed"
@@ -288,6 +288,12 @@ class Rounds:
         self.revision += 1
         return past
 
+    def cut_off(self, incarnation: int, report: CutOff) -> list[int]:
+        """Takes the report of a contribution that was cut off; returns the workers whose contributions became void."""
+        is_open = self.open and is_of(report, self.round, self.attempt)
+        waited_for = is_open and incarnation in self._members and incarnation not in self._contributions
+        return self._void() if waited_for else []
+
     def lose(self, incarnation: int) -> list[int]:
         """Removes a worker that is gone; returns the workers whose contributions became void with its own."""
         self._present.pop(incarnation, None)
@@ -303,6 +309,10 @@ class Rounds:
             self._look()
             self.revision += self.is_complete  # the round may be complete now, or another worker has to close it
             return []
+        return self._void()
+
+    def _void(self) -> list[int]:
+        """Begins the next attempt at the open round; returns the workers whose contributions became void."""
         voided = sorted(self._members[inc] for inc in self._contributions)
         self._chosen.void()
         self._contributions = {}

@@ -14,7 +14,7 @@ from psruntime.core.members.membership import JudgedClock, Since
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import View, listed
 from psruntime.core.rounds.past_round import PastRound, RoundPart, record_of_worker
-from psruntime.core.rounds.round_messages import Applied, Computed, Pushed, Report
+from psruntime.core.rounds.round_messages import Applied, Computed, CutOff, Pushed, Report
 from psruntime.core.rounds.rounds import NAMED, Rounds
 from psruntime.core.rounds.shares import Shares
 
@@ -83,6 +83,8 @@ class SyncRounds:
             self._record_round(self.rounds.contribute(incarnation, report))
         elif isinstance(report, Applied):
             self._record_round(self.rounds.close(report))
+        elif isinstance(report, CutOff):
+            self._record_void("cut_off", index, lambda: self.rounds.cut_off(incarnation, report))
         self._record_void("starved", index, lambda: self.rounds.set_starved(incarnation, starved_since))
 
     def lose(self, incarnation: int, index: int) -> None:
@@ -129,7 +131,7 @@ class SyncRounds:
         return records
 
     def _record_void(self, why: str, index: int, takes_out: Callable[[], list[int]]) -> None:
-        """Takes a worker out of the open round, which may make its attempt void."""
+        """Takes a worker, or its contribution, out of the open round, which may make its attempt void."""
         number, attempt = self.rounds.round, self.rounds.attempt
         voided = takes_out()
         self._record_late()

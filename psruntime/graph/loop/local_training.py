@@ -24,7 +24,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config.job import as_trained_alone
 from psruntime.core.members.messages import Assignment, Prepared
-from psruntime.core.rounds.round_messages import Action, Pushed
+from psruntime.core.rounds.round_messages import Action, CutOff, Pushed
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION, users_errors
 from psruntime.graph.base.types import Array, Feed, Session
@@ -236,7 +236,9 @@ class LocalRounds:
         self._training, self._inputs = training, inputs
         self._kept_for: tuple[Assignment, int] | None = None  # and the first attempt of the round
 
-    def contribute(self, session: Session, assignment: Assignment, action: Action, runs: RoundRuns) -> Pushed | None:
+    def contribute(
+        self, session: Session, assignment: Assignment, action: Action, runs: RoundRuns
+    ) -> Pushed | CutOff | None:
         """Carries out the action.  Returns None if the next action is to follow without a report."""
         if self._kept_for != (assignment, action.opened):
             self._kept_for, self.trained = None, self._training.train(session, assignment, action.round)
@@ -245,6 +247,9 @@ class LocalRounds:
             self._kept_for = assignment, action.opened
         assert self.trained is not None
         weight = self.trained.weight
-        if not are_accepted(runs.contribute(session, assignment, action, scale=weight)):
+        outcomes = runs.contribute(session, assignment, action, scale=weight)
+        if outcomes is None:
+            return CutOff(action.round, action.attempt)
+        if not are_accepted(outcomes):
             return None
         return Pushed(action.round, action.attempt, self._inputs.drawn - 1, weight, apart=True)

@@ -2,7 +2,8 @@
 
 A batch is drawn for a round and kept until another round asks for another one.  A contribution is repeated
 with what was kept when the attempt became void, or computed again from the same batch in a new view, unless
-its round turned out to be closed.  Until it is, the batch of the next one waits.
+its round turned out to be closed.  Until it is, the batch of the next one waits.  A contribution is sent to an attempt
+once: one that is cut off makes the attempt void.
 
 With backup workers a gradient is only kept at first, and contributed when the coordinator says that it is among the
 first of the round.  One that is not is dropped, and its batch with it.
@@ -27,12 +28,14 @@ from psruntime.core.rounds.round_messages import (
     Broken,
     Complete,
     Computed,
+    CutOff,
     Pushed,
     Report,
     Starved,
     Taken,
 )
 from psruntime.errors import UserCodeError
+from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.types import Feed, Session
 from psruntime.graph.loop.local_training import LocalRounds
 from psruntime.graph.loop.round_runs import (
@@ -43,6 +46,7 @@ from psruntime.graph.loop.round_runs import (
     are_accepted,
     outcomes_of,
     positions,
+    sent_once,
 )
 from psruntime.graph.loop.step_runner import Ran, StepRunner
 from psruntime.graph.session.session import ViewSessionCreator
@@ -70,8 +74,8 @@ class _Kept(Kept):
 class RoundLoop:
     """Carries out a worker's actions in the rounds of the job.
 
-    A step that failed in the user's code is repeated (input/batches.py).  What it pushed and closed carries the same
-    attempt, so it counts once.  Instead of a batch that is given up the next one takes part in the same round.
+    A step that failed in the user's code is repeated (input/batches.py), in the next attempt if it may have pushed.
+    Instead of a batch that is given up the next one takes part in the same round.
 
     on_step: called with the result of every contribution.  has_stopped: as in AsyncLoop.  An update is the gradient
         in a round.  local: for local rounds; None: the job has none.
@@ -103,6 +107,7 @@ class RoundLoop:
         self._has_stopped = has_stopped
         self._batches = RoundBatches(run.inputs, run.job.has_shares)
         self._kept: _Kept | None = None
+        self._failures = 0  # of the batch that is next
         self._on_update = run.observers.on_update
         self._buckets = len(run.graph.rounds.stores) - 1  # without the global step's
         self._waited_s = 0.0  # for actions, since the last update was recorded
@@ -169,6 +174,7 @@ class RoundLoop:
         """Keeps a gradient for the round, which is not pushed yet."""
         if self._needs_gradient(assignment, action):
             outcomes = self._compute(session, assignment, action)
+            assert outcomes is not None, "a step that only keeps its gradient is repeated"
             if action.closes and not has_closed(outcomes, action.closes):
                 return self._runs.close(session, assignment, action.closes)  # then the batch is computed again
         kept = self._kept
@@ -178,6 +184,8 @@ class RoundLoop:
     def _contribute(self, session: Session, assignment: Assignment, action: Action) -> Report | None:
         compute = self._needs_gradient(assignment, action)
         outcomes = (self._compute if compute else self._contribute_again)(session, assignment, action)
+        if outcomes is None:
+            return CutOff(action.round, action.attempt)
         if action.closes and not has_closed(outcomes, action.closes):
             return self._why_not_closed(session, assignment, action, action.closes)
         if not are_accepted(outcomes):
@@ -233,8 +241,11 @@ class RoundLoop:
             )
         return found
 
-    def _compute(self, session: Session, assignment: Assignment, action: Action) -> list[BucketOutcome]:
-        """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
+    def _compute(self, session: Session, assignment: Assignment, action: Action) -> list[BucketOutcome] | None:
+        """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes.
+
+        None: it was cut off, and is to be computed again.
+        """
         began_s = time.monotonic()
         requests = {
             self._graph.request.fed: self._graph.request.values(
@@ -251,6 +262,11 @@ class RoundLoop:
             self._record_update(self._kept, self._kept.round, self._kept.opened, too_late(self._buckets))
         draws_s = time.time()
         batch, ran = self._step(session, self._batch_for(use, action), requests, action.share)
+        if ran is None:
+            if batch is not None and (self._kept is None or batch is not self._kept.batch):
+                self._batches.keep(batch)
+            return None
+        assert batch is not None
         fetched, times = ran.fetched, ran.times(ROUND, self._waits_s or draws_s, draws_s)
         self._waits_s = None
         taken = replace(batch.taken, seconds=time.monotonic() - began_s) if batch.taken else None
@@ -277,9 +293,14 @@ class RoundLoop:
             require_finite(result)
         return outcomes
 
-    def _step(self, session: Session, batch: Batch, requests: Feed, share: int) -> tuple[Batch, Ran]:
-        """Runs the step with a batch, or with the next if that is given up; (the one that worked, its results)."""
-        failures = 0
+    def _step(
+        self, session: Session, batch: Batch, requests: Feed, share: int
+    ) -> tuple[Batch, Ran] | tuple[Batch | None, None]:
+        """Runs the step with a batch, or with the next if that is given up; (the one that worked, its results).
+
+        (batch, None): it was cut off; None instead of a batch that is given up.
+        """
+        failures, self._failures = self._failures, 0
         while True:
             if self._graph.model.spec.examples is None and (refusal := self._inputs.miscounted(batch.arrays)):
                 trained = self._runner.global_step > 0  # in another mode, for example: it is saved before the job ends
@@ -289,25 +310,43 @@ class RoundLoop:
                 continue
             feed = {**requests, **dict(zip(self._graph.model.batch, batch.arrays, strict=True))}
             try:
-                ran: Ran = session.run_step_fn(self._with(feed))
+                ran: Ran | None = session.run_step_fn(self._with(feed))
             except tf1.errors.OpError as error:
                 failures += 1
-                if self._data_errors.step_failed(error, self._graph.graph, failures):
+                gives_up = self._data_errors.step_failed(error, self._graph.graph, failures)
+                if gives_up:
                     self._batches.pass_over(batch)
-                    batch, failures = self._batches.next(share), 0
+                    failures = 0
+                if self._may_have_pushed(error):
+                    self._failures = failures
+                    if gives_up and self._kept and self._kept.batch is batch:
+                        self._kept = None
+                    return None if gives_up else batch, None
+                batch = self._batches.next(share) if gives_up else batch
                 continue
+            if ran is None:
+                self._failures = failures
+                return batch, None
             self._data_errors.succeeded()
             return batch, ran
 
-    def _with(self, feed: Feed) -> Callable[[Any], Ran]:
-        def step(step_context: tf1.train.MonitoredSession.StepContext) -> Ran:  # noqa: ARG001
+    def _may_have_pushed(self, error: tf1.errors.OpError) -> bool:
+        """Whether a step that failed may have contributed: not if it failed in what every push waits for."""
+        return not self._only_keeps and error.op not in ancestors([self._graph.step["finite"]])
+
+    def _with(self, feed: Feed) -> Callable[[Any], Ran | None]:
+        def start() -> Callable[[], Ran]:
             started = self._runner.start(feed)
             if not self._only_keeps:
                 self._control_plane.count_push()
-            ran = started.run()
-            return ran._replace(fetched=self._runner.finish(started, ran))
 
-        return step
+            def send() -> Ran:
+                ran = started.run()
+                return ran._replace(fetched=self._runner.finish(started, ran))
+
+            return send
+
+        return (lambda _: start()()) if self._only_keeps else sent_once(start)
 
     def _batch_for(self, use: Use, action: Action) -> Batch:
         """The next, unless the one of the kept gradient is wanted.  One that no round has is read again, by shards."""
@@ -319,7 +358,7 @@ class RoundLoop:
             self._kept = None
         return self._batches.next(action.share)
 
-    def _contribute_again(self, session: Session, assignment: Assignment, action: Action) -> list[BucketOutcome]:
-        """What was kept, because the attempt was void; the outcomes."""
+    def _contribute_again(self, session: Session, assignment: Assignment, action: Action) -> list[BucketOutcome] | None:
+        """What was kept, because the attempt was void; the outcomes, None if it was cut off."""
         assert self._kept is not None
         return self._runs.contribute(session, assignment, action, self._kept.weight * self._kept.divisor)

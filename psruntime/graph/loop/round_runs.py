@@ -8,9 +8,9 @@ one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from psruntime.core.accounting.accounts import REPEATED, are_final
 from psruntime.core.members.messages import Assignment
@@ -24,6 +24,27 @@ from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.input.shard_reader import DrawnBatch
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.session.worker_run import WorkerRun
+
+Sent = TypeVar("Sent")
+
+
+def sent_once(start: Callable[[], Callable[[], Sent]]) -> Callable[[object], Sent | None]:
+    """What `run_step_fn` is to run of a contribution: None where a session was lost after it was sent.
+
+    TensorFlow ends a run between any two operations, so a sum may have the gradient without counting it: a repeat in
+    the next session would add it once more.  start: makes ready what sends it; nothing is sent if that fails.
+    """
+    was_sent = False
+
+    def step(step_context: object) -> Sent | None:  # noqa: ARG001
+        nonlocal was_sent
+        if was_sent:
+            return None
+        send = start()
+        was_sent = True
+        return send()
+
+    return step
 
 
 @dataclass(frozen=True)
@@ -146,8 +167,10 @@ class RoundRuns:
             raise JobFailedError(f"{odd}, so round {closes.round} was not applied, and none could be after it")
         return request
 
-    def contribute(self, session: Session, assignment: Assignment, action: Action, scale: float) -> list[BucketOutcome]:
-        """Pushes what is kept; the outcomes, of each bucket.
+    def contribute(
+        self, session: Session, assignment: Assignment, action: Action, scale: float
+    ) -> list[BucketOutcome] | None:
+        """Pushes what is kept; the outcomes, of each bucket.  None: it was cut off.
 
         scale: multiply what is kept by it to get the sum over its examples; 0: it does not count.
         """
@@ -157,13 +180,13 @@ class RoundRuns:
             push_id, action.round - 1, finite=scale > 0, scale=scale, is_chief=is_chief
         )
 
-        def contribute(step_context: object) -> list[Array]:  # noqa: ARG001
+        def start() -> Callable[[], list[Array]]:
             run = self._runner.round_run("contribute")
             self._control_plane.count_push()
-            outcomes: list[Array] = run(request)
-            return outcomes
+            return lambda: run(request)
 
-        return outcomes_of(session.run_step_fn(contribute))
+        outcomes: list[Array] | None = session.run_step_fn(sent_once(start))
+        return None if outcomes is None else outcomes_of(outcomes)
 
     def close(self, session: Session, assignment: Assignment, closes: Complete) -> Applied | Broken | None:
         """Applies the round by itself, also one that another worker began to apply; None: this worker is fenced.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from psruntime.core.rounds.past_round import PastRound
-from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Computed, Pushed, Taken
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Computed, CutOff, Pushed, Taken
 from psruntime.core.rounds.rounds import Rounds
 
 BUCKETS = (0, 1)
@@ -128,6 +128,23 @@ class RoundsMachine(RuleBasedStateMachine):
             is_apart = action.local or apart(action.attempt)
             said = Pushed(action.round, action.attempt, 0, float(finite), is_apart, taken)
             self.say(incarnation, said, reported)
+
+    @precondition(lambda self: self.live)
+    @rule(who=picks, reached=some, in_sum=st.booleans())
+    def be_cut_off(self, who: int, reached: tuple[int, ...], in_sum: bool) -> None:
+        """A contribution is cut off at some buckets, between the sum and its count at one of them."""
+        incarnation = self.pick(who)
+        action = self.action(incarnation)
+        if action.kind is not ActionKind.PUSH:
+            return
+        for bucket in reached:
+            self.arrive(incarnation, action, bucket)
+        bucket = self.buckets[BUCKETS[-1]]
+        if in_sum and BUCKETS[-1] not in reached and action.attempt == bucket.attempt:
+            bucket.summed.append(incarnation)
+        before, attempt = self.rounds.attempt, action.attempt
+        self.rounds.cut_off(incarnation, CutOff(action.round, attempt))
+        assert self.rounds.attempt == before + 1, "what was cut off is never pushed to the same attempt again"
 
     @precondition(lambda self: self.live)
     @rule()

@@ -18,7 +18,7 @@ from psruntime.core.rounds.contribution import (
     torn,
     use_of,
 )
-from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Complete, Computed, Pushed
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Complete, Computed, CutOff, Pushed
 
 
 def test_each_attempt_at_a_bucket_begins_a_sum_is_added_or_is_void() -> None:
@@ -65,8 +65,8 @@ def test_a_step_has_closed_the_round_before_if_every_bucket_had_when_it_was_pull
     assert not has_closed([BucketOutcome(8, 7, 0), BucketOutcome(8, 6, 0)], closes)
 
 
-@pytest.mark.parametrize("report", [Pushed(3, 7, 0, 1.0), Applied(3, 7, 3), Broken(3, 7, "why")])
-def test_a_report_is_of_one_attempt_at_one_round(report: Pushed | Applied | Broken) -> None:
+@pytest.mark.parametrize("report", [Pushed(3, 7, 0, 1.0), Applied(3, 7, 3), Broken(3, 7, "why"), CutOff(3, 7)])
+def test_a_report_is_of_one_attempt_at_one_round(report: Pushed | Applied | Broken | CutOff) -> None:
     assert [pair for pair in itertools.product((2, 3), (6, 7, 8)) if is_of(report, *pair)] == [(3, 7)]
 
 

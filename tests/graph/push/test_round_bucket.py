@@ -58,6 +58,18 @@ def test_a_repeat_is_counted_once(bucket: RoundBucket) -> None:
     assert bucket.look()["square"] == 9.0 * ROWS * WIDTH
 
 
+def test_a_cut_off_contribution_may_be_in_the_sum_uncounted(bucket: RoundBucket) -> None:
+    """Why a worker never repeats one under its attempt: TensorFlow ends a run between any two operations."""
+    assert bucket.contribute(0, 1, 1.0) == PENDING
+    with pytest.raises(tf1.errors.UnavailableError):
+        bucket.contribute(1, 1, 2.0, holds=True, timeout_ms=500)
+    assert bucket.books() == [1, 1, 0, 0]
+    assert bucket.contribute(1, 1, 2.0) == PENDING, "no row of a push says that it was added"
+    assert (bucket.total() == 5.0).all()
+    assert [bucket.contribute(worker, 2, 1.0 + worker) for worker in (0, 1)] == [PENDING, PENDING]
+    assert (bucket.total() == 3.0).all(), "in the next attempt each is there once"
+
+
 def test_an_older_attempt_is_void(bucket: RoundBucket) -> None:
     assert bucket.contribute(0, 3) == PENDING
     before = bucket.look()

@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psruntime.core import fields
-from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Complete, Computed, Pushed, Taken
+from psruntime.core.rounds.round_messages import (
+    Action,
+    ActionKind,
+    Applied,
+    Broken,
+    Complete,
+    Computed,
+    CutOff,
+    Pushed,
+    Taken,
+)
 from psruntime.errors import UsageError
 from psruntime.rpc.wire.codec import from_wire, to_wire
 from psruntime.rpc.wire.messages import ActionRequest
@@ -30,6 +40,7 @@ dones = (
     | st.builds(Computed, numbers, numbers, counts, amounts)
     | st.builds(Applied, numbers, numbers, counts)
     | st.builds(Broken, numbers, numbers, words)
+    | st.builds(CutOff, numbers, numbers)
 )
 requests = st.builds(ActionRequest, indices, incarnations, numbers, dones, spans, st.none() | counts)
 completes = st.none() | st.builds(Complete, numbers, numbers, numbers, amounts)
@@ -111,6 +122,7 @@ def _turn(**changes):
         ),
         (_request(applied=pb.Applied(round=1)), "applied.attempt must be from 1"),
         (_request(applied={"round": 1, "attempt": 1, "global_step": -1}), "applied.global_step must be from 0"),
+        (_request(cut_off=pb.CutOff(round=1)), "cut_off.attempt must be from 1"),
         (_request(broken=pb.Broken()), "broken.round must be from 1"),
         (_request(broken={"round": 1, "attempt": 1, "reason": "x" * 5000}), "broken.reason must have 0 to 4096"),
         ((Action, pb.Action()), "kind must be one of ACTION_KIND_WAIT"),
