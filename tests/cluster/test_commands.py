@@ -131,5 +131,5 @@ def test_a_port_in_use_and_a_coordinator_that_is_not_there(commands: Commands) -
     ps.send_signal(signal.SIGTERM)
     ps.communicate(timeout=30)
     code, _, err = commands.run(sys.executable, "-m", "psruntime", "status", "--coordinator", address)
-    assert code == 2
+    assert code == 1
     assert len(err.splitlines()) == 1 and address in err
