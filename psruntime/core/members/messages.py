@@ -386,15 +386,16 @@ class Assignment:
 
     prepare: to prepare it first.  restore: from the last checkpoint, whatever the ps contain.
     clock: the worker's when it entered the view under this incarnation.  saved_step, seen_step: as in Instructions.
+    Two are equal whatever was known beside that: a later session of the same view has newer steps.
     """
 
     view: View
     incarnation: int
     prepare: bool
-    restore: bool = False
-    clock: int = 0
-    saved_step: int | None = None
-    seen_step: int = 0
+    restore: bool = field(default=False, compare=False)
+    clock: int = field(default=0, compare=False)
+    saved_step: int | None = field(default=None, compare=False)
+    seen_step: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
