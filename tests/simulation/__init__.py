@@ -1,0 +1,16 @@
+"""A whole job in one thread, from a seed: the product's control plane and rounds against faults of every kind.
+
+    python -m tests.simulation --seed 564           # the trace of one schedule; its hash is the same each time
+    python -m tests.simulation --seeds 0:1000       # how many go wrong, and which
+    python -m tests.simulation --seed 564 --smaller # the smallest schedule that still goes wrong
+    python -m tests.simulation --mutants            # the first seed that finds each fault of mutants.py
+
+| module | what it stands for |
+|---|---|
+| kernel.py | threads, clocks, event loops |
+| network.py | gRPC |
+| servers.py | the graph of the ps: fence, sums, rounds, ledgers |
+| session.py | TensorFlow's sessions, steps, checkpoints, preparation |
+| cluster.py | main functions, launcher, faults |
+| audit.py | what must hold |
+"""

@@ -1,0 +1,71 @@
+"""Plays schedules: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+
+from tests.simulation.cluster import Schedule, outcome, outcome_of, schedule_of, smaller
+from tests.simulation.mutants import MUTANTS
+
+
+def described(schedule: Schedule) -> str:
+    job = (
+        f"{schedule.num_ps} ps, {schedule.workers} workers of at least {schedule.min_workers}, {schedule.rounds} rounds"
+    )
+    faults = "".join(f"\n    {fault}" for fault in schedule.faults)
+    faults += "".join(f"\n    in a preparation: {fault}" for fault in schedule.in_preparations)
+    return f"seed {schedule.seed}: {job}, {schedule.backup_workers} backup workers{faults}"
+
+
+def play_one(schedule: Schedule) -> int:
+    found, cluster = outcome_of(schedule)
+    print("\n".join(cluster.simulation.lines))
+    print(described(schedule))
+    print(f"trace {cluster.simulation.digest}, {cluster.simulation.events} events, {cluster.audit.rounds} rounds")
+    print("\n".join(found) or "nothing went wrong")
+    return len(found) > 0
+
+
+def play_range(seeds: Iterable[int]) -> int:
+    began_s, wrong, events, number = time.monotonic(), 0, 0, 0
+    for seed in seeds:
+        found, cluster = outcome(seed)
+        number += 1
+        events += cluster.simulation.events
+        if found:
+            wrong += 1
+            print(f"{described(schedule_of(seed))}\n  {found[0]}")
+    seconds = time.monotonic() - began_s
+    print(f"{number} schedules, {events} events in {seconds:.0f} s: {wrong} went wrong")
+    return wrong > 0
+
+
+def find_mutants(seeds: range) -> int:
+    missed = 0
+    for mutant in MUTANTS:
+        with mutant.in_force():
+            found = next(((seed, wrong[0]) for seed in seeds if (wrong := outcome(seed)[0])), None)
+        missed += found is None
+        print(f"{mutant.name}: {f'seed {found[0]}: {found[1]}' if found else 'not found'}", flush=True)
+    return missed > 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seeds", default="0:1000", metavar="FROM:TO")
+    parser.add_argument("--smaller", action="store_true")
+    parser.add_argument("--mutants", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        schedule = schedule_of(arguments.seed)
+        return play_one(smaller(schedule) if arguments.smaller else schedule)
+    seeds = range(*map(int, arguments.seeds.split(":")))
+    return find_mutants(seeds) if arguments.mutants else play_range(seeds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

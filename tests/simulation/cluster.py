@@ -1,0 +1,583 @@
+"""A whole job in virtual time: ps, workers, the launcher that starts them again, and the faults of its seed.
+
+What runs is the product: Coordinator behind CoordinationServicer, PsMember, MembershipClient, WorkerControl, Gate,
+ViewSessionCreator and RoundLoop.  What is simulated is below: gRPC and TensorFlow (network.py, servers.py, session.py),
+threads and clocks (kernel.py), and the body of main functions (here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from psruntime import ps as ps_module
+from psruntime import ps_member
+from psruntime.config import JobConfig
+from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Assignment, Ending, LeaveKind, WorkerStats
+from psruntime.core.members.view import Past, Phase, View
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.errors import (
+    JobDoneError,
+    JobFailedError,
+    JobStoppedError,
+    PassingError,
+    PsRuntimeError,
+    ReplacedError,
+    StopRequested,
+)
+from psruntime.graph.loop import round_loop
+from psruntime.graph.session import session as session_module
+from psruntime.rpc.client import coordinator_client, join, latest_answer, membership_client
+from psruntime.rpc.server import polls, servicer
+from psruntime.rpc.worker import step_gate, worker_control, worker_facts
+from psruntime.rpc.worker.worker_membership import worker_membership
+from tests.simulation.audit import Audit
+from tests.simulation.kernel import Loop, Process, Simulation, threading_of, time_of
+from tests.simulation.network import Network, grpc_of
+from tests.simulation.servers import Servers
+from tests.simulation.session import Checkpoints, Folder, Preparation, Recoverable, Request, Runner, Session
+
+COORDINATOR = "ps0:1"
+SPECS = tuple(VariableSpec(name, (4,), "float32") for name in ("a", "b"))
+TIMED = (
+    coordinator_client, join, latest_answer, membership_client, polls, round_loop, servicer, step_gate, worker_control,
+    worker_facts, ps_member, ps_module,
+)  # fmt: skip
+QUIET_S = 120.0  # of virtual time after the last fault, in which a job has to end
+SAVE_EVERY = 4  # rounds
+SLOW = 0.06  # of the time for which a link is slow: by how much, at most
+KINDS = (
+    "kill",
+    "kill",
+    "kill",
+    "end",
+    "reset",
+    "reset",
+    "reset",
+    "pause",
+    "pause",
+    "cut",
+    "slow",
+    "slow",
+    "loss",
+    "disk",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """At this virtual time something befalls a process, for so long where it ends by itself."""
+
+    at_s: float
+    kind: str  # of KINDS
+    name: str = ""
+    other: str = ""
+    for_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.3f} {self.kind} {self.name} {self.other} {self.for_s:.3f}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A job and its faults, by virtual time.  compute_s: as in Runner."""
+
+    seed: int
+    num_ps: int
+    workers: int
+    min_workers: int
+    rounds: int
+    backup_workers: int
+    compute_s: float
+    faults: tuple[Fault, ...]
+    in_preparations: tuple[Fault, ...] = ()  # one in each, so long after its begin; "chief" stands for its name
+
+
+def schedule_of(seed: int) -> Schedule:
+    """The schedule that follows from a seed."""
+    draw = Simulation(seed).random
+    num_ps, workers = draw.choice([1, 2, 2]), draw.choice([1, 2, 2, 3])
+    backup = int(workers > 1 and draw.random() < 0.2)
+    names = [*(f"ps{index}" for index in range(num_ps)), *(f"worker{index}" for index in range(workers))]
+    compute_s, lasts_s = draw.choice([(0.004, 1.6), (0.1, 8.0)])
+    faults = []
+    for _ in range(draw.choice([0, 1, 2, 3, 4, 6, 8])):
+        at_s, kind = draw.uniform(0.1, lasts_s), draw.choice(KINDS)
+        name, other = draw.choice(names), draw.choice(names)
+        for_s = draw.choice([0.01, 0.05, 0.3, 1.0, 3.0, 6.0]) * draw.uniform(0.5, 1.5)
+        if kind == "cut" and name == other:
+            continue
+        faults.append(Fault(at_s, kind, name, other, for_s))
+    hits = [
+        Fault(draw.uniform(0.0, 0.03), draw.choice(KINDS), draw.choice(["chief", "chief", *names]), draw.choice(names),
+              draw.choice([0.01, 0.3, 3.0, 9.0]))
+        for _ in range(draw.choice([0, 0, 1, 2]))
+    ]  # fmt: skip
+    minimum = max(1 + backup, draw.choice([1, workers]))
+    rounds = draw.choice([6, 12, 25, 50])
+    faults.sort(key=lambda fault: fault.at_s)
+    return Schedule(seed, num_ps, workers, minimum, rounds, backup, compute_s, tuple(faults), tuple(hits))
+
+
+class ProcessSide:
+    """As psruntime.process.process.Process, for the members."""
+
+    def __init__(self, cluster: Cluster, process: Process) -> None:
+        threading = cluster.threading
+        self.stop, self.asked = threading.Event(), threading.Event()
+        self.at_exit = ExitStack()
+        self.log = partial(cluster.log, process)
+
+    def ends_in_good_order(self, _: float) -> None:
+        """No signal comes."""
+
+
+class Cluster:
+    """One job."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.simulation = Simulation(schedule.seed + 1_000_003)
+        self.network, self.folder = Network(self.simulation), Folder()
+        self.threading, self.time = threading_of(self.simulation), time_of(self.simulation)
+        self.job = JobConfig(
+            ps=schedule.num_ps, min_workers=schedule.min_workers, max_workers=schedule.workers, mode="sync",
+            train_steps=schedule.rounds, backup_workers=schedule.backup_workers, lease_s=2.0, ps_timeout_s=30.0,
+            drain_timeout_s=10.0, job_id="simulated",
+        )  # fmt: skip
+        every = range(3)
+        self.buckets = [[n for n in every if n % schedule.num_ps == ps] for ps in range(schedule.num_ps)]
+        self.audit = Audit(self)
+        self.running: dict[str, Process] = {}
+        self.exits: dict[str, int] = {}
+        self.coordinator: Coordinator | None = None
+        self.sessions: dict[str, list[Session]] = {}  # by the name of their worker
+        self._starts = 0
+        self._hits = list(schedule.in_preparations)
+        self._left = schedule.workers  # that come back when they are killed
+
+    def log(self, process: Process, event: str, **facts: Any) -> None:
+        if event == "defect":
+            self.simulation.defects.append(f"{process.name}: {facts}")
+        if event == "phase" and facts["now"] is Phase.PREPARING and self._hits:
+            fault = self._hits.pop(0)
+            chief = self.coordinator.state.chief if self.coordinator else None
+            name = f"worker{chief or 0}" if fault.name == "chief" else fault.name
+            self.simulation.at(fault.at_s, partial(self._befall, replace(fault, name=name)))
+        reason = str(facts.get("reason", ""))
+        self.simulation.note(process.name, event, *(f"{k}={v}" for k, v in facts.items() if k in LOGGED), reason[:60])
+
+    # Runs.
+
+    def run(self) -> list[str]:
+        """Until all processes have ended in order; what was wrong."""
+        last_s = 0.0
+        for fault in self.schedule.faults:
+            self.simulation.at(fault.at_s, partial(self._befall, fault))
+            last_s = max(last_s, fault.at_s + fault.for_s)
+        names = [f"ps{i}" for i in range(self.schedule.num_ps)] + [f"worker{i}" for i in range(self.schedule.workers)]
+        with self.stand_ins():
+            for name in names:
+                self.simulation.at(self.simulation.random.random() * 0.2, partial(self.start, name))
+            ended = self.simulation.run(
+                lambda: self._is_over or bool(self.simulation.defects or self.audit.faults),
+                last_s + QUIET_S,
+            )
+            found = [*self.simulation.defects, *self.audit.faults]
+            if not found and not ended:
+                found = [f"no end {QUIET_S:g} s after the last fault: {self.state}"]
+            found = found or self.audit.at_end()
+            for process in list(self.running.values()):
+                process.kill()
+        return found
+
+    @property
+    def is_done(self) -> bool:
+        return self.coordinator is not None and self.coordinator.state.phase is Phase.DONE
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the ps have ended.  A worker that was not there at the end of the job finds no coordinator then."""
+        return all(f"ps{index}" in self.exits for index in range(self.schedule.num_ps))
+
+    @property
+    def state(self) -> str:
+        state = self.coordinator.state if self.coordinator else None
+        where = f"{state.phase}, round {state.sync.rounds.round}: {state.reason}" if state else "no coordinator"
+        return f"{where}; running: {', '.join(sorted(self.running))}; exits: {self.exits}"
+
+    # Faults.
+
+    def _befall(self, fault: Fault) -> None:
+        self.simulation.note("fault", fault)
+        process = self.running.get(fault.name)
+        later = partial(self.simulation.at, fault.for_s)
+        match fault.kind:
+            case "kill" if process:  # it is started again after `for_s`
+                self._kill(fault.name, process, fault.for_s)
+            case "pause" if process:
+                process.pause()
+                later(process.resume)
+            case "end" if process and fault.name.startswith("worker") and self._left > self.schedule.min_workers:
+                self._left -= 1
+                self._kill(fault.name, process, None)
+            case "reset" if process:  # the connections between the two of TensorFlow's
+                for session in self.sessions.get(fault.name, []):
+                    session.reset(fault.other)
+            case "cut":
+                pair = frozenset((fault.name, fault.other))
+                self.network.cut.add(pair)
+                later(partial(self.network.cut.discard, pair))
+            case "slow":
+                self.network.slow_s[fault.name] = SLOW * fault.for_s
+                later(partial(self.network.slow_s.pop, fault.name, None))
+            case "loss":
+                self.network.loss = 0.2
+                later(partial(setattr, self.network, "loss", 0.0))
+            case "disk":
+                self.folder.fails_until_s = self.simulation.now_s + fault.for_s
+
+    def _kill(self, name: str, process: Process, back_s: float | None) -> None:
+        """back_s: after which a launcher starts it again; None: never."""
+        process.kill()
+        self.running.pop(name, None)
+        if back_s is not None:
+            self.simulation.at(back_s, partial(self.start, name))
+
+    # Processes.
+
+    def start(self, name: str) -> None:
+        """As a launcher does; once the job is done a ps that was killed is not started again."""
+        if self.is_done and name.startswith("ps"):
+            self.exits[name] = 0
+            return
+        self._starts += 1
+        draw = self.simulation.random
+        process = Process(self.simulation, name, draw.uniform(0.0, 1000.0), draw.uniform(0.98, 1.02))
+        self.running[name] = process
+        self.simulation.note("start", name)
+        index = int(name[-1])
+        main = partial(self._ps if name.startswith("ps") else self._worker, process, index, self._starts)
+        process.spawn(partial(self._main, process, main), "main")
+
+    def _main(self, process: Process, main: Callable[[], int]) -> None:
+        try:
+            code = main()
+        except (JobDoneError, StopRequested):
+            code = 0
+        except PsRuntimeError as error:
+            code = error.exit_code or 1
+            self.simulation.note(process.name, "ends", type(error).__name__, str(error)[:80])
+        self._exit(process, code)
+
+    def _exit(self, process: Process, code: int) -> None:
+        self.simulation.note("exit", process.name, code)
+        self.running.pop(process.name, None)
+        if code == 0:
+            self.exits[process.name] = 0
+        else:
+            over = self.coordinator is not None and self.coordinator.state.phase is Phase.FAILED
+            if over:
+                self.exits[process.name] = code
+            else:
+                self.simulation.at(0.5, partial(self.start, process.name))
+        process.kill()
+
+    def _ps(self, process: Process, index: int, number: int) -> int:
+        side = ProcessSide(self, process)
+        if index == 0:
+            loop = Loop(process)
+            service = servicer.CoordinationServicer(
+                self._make_coordinator, self.job, side.log, now=lambda: process.clock_s, record=self.audit.record
+            )
+            self.network.servers[COORDINATOR] = (process, loop, service)
+            loop.create_task(_opened(service))
+        client = coordinator_client.CoordinatorClient(COORDINATOR)
+        job = join.fetch_job(client, {}, 60.0, side.stop, side.log)
+        context = coordinator_client.ClientContext(client, job, side.stop, side.log, side.asked)
+        servers = Servers(process, index, self.buckets[index], self.audit.applied)
+        address, health = f"ps{index}:{5000 + number}", f"ps{index}:{6000 + number}"
+        self.network.ps[address], self.network.health[health] = servers, process
+        self.audit.servers[index] = servers
+        self.ps_of[process] = servers
+        where = SimpleNamespace(index=index, port=0, coordinator=COORDINATOR, interface="")
+        ps_member.start_server = lambda *_: (SimpleNamespace(target=process), address)
+        member = ps_member.PsMember(where, context, side, f"ps{index}", health)  # type: ignore[arg-type]
+        member.membership.start(60.0)
+        over = member.serve()
+        if index == 0:
+            try:
+                ps_module.await_empty(client, 2 * job.lease_s, side.stop, side.log)
+            except PsRuntimeError:
+                return 1
+        return 0 if over.phase is Phase.DONE else 1
+
+    ps_of: dict[Process, Servers] = {}
+
+    def _make_coordinator(self, now_s: float) -> Coordinator:
+        self.coordinator = Coordinator(self.job, now_s)
+        return self.coordinator
+
+    def _worker(self, process: Process, index: int, number: int) -> int:
+        side = ProcessSide(self, process)
+        client = coordinator_client.CoordinatorClient(COORDINATOR)
+        job = join.fetch_job(client, {}, 60.0, side.stop, side.log, index)
+        context = coordinator_client.ClientContext(client, job, side.stop, side.log, side.asked)
+        health = f"worker{index}:{6000 + number}"
+        self.network.health[health] = process
+        past, address = Past(saved_step=self.folder.newest_step), f"worker{index}:{5000 + number}"
+        me = join.Registration(Role.WORKER, index, address, health, SPECS, past)
+        ended: list[PsRuntimeError] = []
+        control, membership = worker_membership(
+            context, me, lambda waiting: WorkerStats(waiting=waiting), side.at_exit, lambda _: None, ended.append
+        )
+        membership.start(60.0)
+        try:
+            Training(self, process, index, control, job, side.log).run()
+        except StopRequested:
+            raise
+        except JobFailedError as error:
+            membership.leave(LeaveKind.FATAL, str(error))
+            raise
+        except (JobDoneError, JobStoppedError) as error:
+            membership.leave(LeaveKind.OVER, str(error))
+            raise
+        except PassingError as error:
+            membership.leave(LeaveKind.ERROR, str(error))
+            raise
+        phase = membership.answer.instructions.phase
+        membership.leave(LeaveKind.OVER, f"the job is {phase}")
+        side.at_exit.close()
+        return 0
+
+    # The names of the product that are simulated.
+
+    @contextmanager
+    def stand_ins(self) -> Iterator[None]:
+        """Replaces them while the simulation runs."""
+        changed: list[tuple[Any, str, Any]] = []
+
+        def put(module: Any, name: str, value: Any) -> None:
+            changed.append((module, name, getattr(module, name)))
+            setattr(module, name, value)
+
+        for module in TIMED:
+            for name, value in (("threading", self.threading), ("time", self.time), ("random", self.simulation.random)):
+                if hasattr(module, name):
+                    put(module, name, value)
+        put(join, "secrets", SimpleNamespace(token_hex=lambda _: f"{self.simulation.random.getrandbits(64):x}"))
+        put(servicer, "secrets", SimpleNamespace(randbelow=self.simulation.random.randrange))
+        put(servicer, "Probes", partial(Probes, self.network))
+        put(coordinator_client, "grpc", grpc_of(self.network))
+        put(coordinator_client, "why_refused", lambda *_: "")
+        put(ps_member, "start_server", None)
+        put(ps_member, "interface_for", lambda *_: "")
+        put(ps_member, "PsState", partial(PsState, self))
+        put(ps_member, "all_but", lambda *_: None)
+        put(ps_member, "TrafficMeter", lambda *_: SimpleNamespace(moved=lambda: None))
+        put(ps_member, "Links", lambda *_: SimpleNamespace(start=lambda: None, close=lambda: None))
+        put(ps_member, "newest_step", lambda _: self.folder.newest_step)
+        put(ps_member, "this_machine", lambda _: None)
+        put(ps_member, "versions", lambda: ())
+        try:
+            yield
+        finally:
+            for module, name, value in reversed(changed):
+                setattr(module, name, value)
+
+
+LOGGED = ("was", "now", "view", "global_step", "round", "attempt", "member", "steps_lost")
+
+
+async def _opened(service: servicer.CoordinationServicer) -> None:
+    service.open()
+
+
+class Probes:
+    """As psruntime.network.hosts.Probes."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    async def nothing_listens(self, incarnation: int, address: str, only: str) -> bool:
+        return self._network.is_dead(address)
+
+    async def close(self) -> None:
+        """None is under way."""
+
+
+class PsState:
+    """As graph/session/ps_state.py, of the ps of the current process."""
+
+    has_plan = True
+
+    def __init__(self, cluster: Cluster, target: Process, index: int, max_workers: int) -> None:
+        self._cluster = cluster
+        self._servers = cluster.ps_of[target]
+
+    def write_admitted(self, admitted: dict[int, int], max_staleness: int | None, scale: float = 1.0) -> None:
+        self._cluster.time.sleep(0.001)
+        self._servers.admitted = dict(admitted)
+
+    def clear_session(self, worker: int) -> str:
+        self._servers.cancel(worker)
+        return ""
+
+    def set_plan(self, plan: Any) -> None:
+        """The buckets are there."""
+
+    def read(self) -> tuple[Any, int]:
+        return self._servers.stats, self._servers.global_step
+
+    def accepted(self) -> dict[int, tuple[int, int]]:
+        return {}
+
+    def unbalanced(self) -> list[str]:
+        return self._cluster.audit.unbalanced(self._servers)
+
+
+class Inputs:
+    """Batches are numbers from 0."""
+
+    shards = None
+    is_ready = True
+    why_none = ""
+    name = "input_fn"
+
+    def __init__(self) -> None:
+        self.drawn = 0
+        self._back: list[list[Any]] = []
+
+    def draw_if_any(self) -> list[Any]:
+        if self._back:
+            return self._back.pop()
+        self.drawn += 1
+        return [self.drawn - 1]
+
+    draw_endlessly = draw_if_any
+
+    def give_back(self, batch: list[Any]) -> None:
+        self._back.append(batch)
+
+    put_back = give_back
+
+    def applied(self, batch: list[Any]) -> None:
+        """It counts."""
+
+    def examples(self, batch: list[Any]) -> int:
+        return 1
+
+    def miscounted(self, batch: list[Any]) -> None:
+        return None
+
+
+class Training:
+    """As graph/loop/training_loop.py: sessions, the steps of the mode, the end of the job."""
+
+    def __init__(
+        self, cluster: Cluster, process: Process, index: int, control: worker_control.WorkerControl, job: JobConfig,
+        log: Callable[..., None],
+    ) -> None:  # fmt: skip
+        self._cluster, self._control = cluster, control
+        self._checkpoints = Checkpoints(cluster.folder, process)
+        self._saved = 0
+        preparation = Preparation(cluster.folder, process, self._checkpoints, index, cluster.audit.restored)
+
+        def opens(view: View, _prepares: bool) -> Session:
+            return self._opened(Session(cluster.network, process, index, view))
+
+        self._creator = session_module.ViewSessionCreator(
+            None, control, preparation, log, opens, initialise=lambda _: None, has_rounds=True
+        )
+        compute_s, only_keeps = cluster.schedule.compute_s, job.backup_workers > 0
+        self._runner = Runner(
+            process, index, lambda: control.is_current(self._creator.assignment), compute_s, only_keeps
+        )
+        self.session = Recoverable(self._creator, self._runner.opened)
+        stores = [None for numbers in cluster.buckets for _ in numbers]
+        request, closing = Request("step"), Request("close")
+        graph = SimpleNamespace(
+            rounds=SimpleNamespace(stores=stores, request=closing), request=request, mean_divisor=None, graph=None,
+            model=SimpleNamespace(spec=SimpleNamespace(clip_norm=None, examples=0), batch=["batch"]),
+        )  # fmt: skip
+        run = SimpleNamespace(
+            graph=graph, inputs=Inputs(), control_plane=control, index=index, job=job, log=log,
+            data_errors=SimpleNamespace(succeeded=lambda: None), observers=SimpleNamespace(on_update=None),
+        )  # fmt: skip
+        self._loop = round_loop.RoundLoop(run, self._creator, self._runner, self._on_step, lambda: False)  # type: ignore[arg-type]
+
+    def _opened(self, session: Session) -> Session:
+        sessions = self._cluster.sessions
+        sessions[session.worker] = [each for each in sessions.get(session.worker, []) if not each.is_closed] + [session]
+        return session
+
+    def run(self) -> None:
+        try:
+            while True:
+                self.session.run_step_fn(lambda _: None)
+                self._loop.run(self.session)  # type: ignore[arg-type]
+                assignment = self._creator.assignment
+                ending = self._control.await_end(assignment)
+                if ending is Ending.OVER:
+                    return
+                if ending is Ending.RESUME:
+                    self.session.run_step_fn(lambda _: self._runner._require_current())
+                else:
+                    self._finish(assignment)
+        finally:
+            self.session.close()
+
+    def _on_step(self, result: Any) -> None:
+        if self._control.is_chief() and result.global_step >= self._saved + SAVE_EVERY:
+            with suppress(*Recoverable.LOST):
+                self._save()
+
+    def _save(self) -> None:
+        session = self._runner.session
+        assert session is not None
+        checkpoint = self._checkpoints.save(session)
+        if checkpoint:
+            self._saved = checkpoint.global_step
+            self._control.saved(checkpoint.global_step)
+
+    def _finish(self, assignment: Assignment) -> None:
+        try:
+            self._runner._require_current()
+            self._save()
+            self._control.closed_part()
+            if not self._control.is_current(assignment):
+                return
+            self._control.report_finished(assignment)
+        except ReplacedError as error:
+            self._control.back_off(str(error))
+        except Recoverable.LOST as error:
+            self._control.back_off(f"a ps was lost while the job ended: {error}")
+
+
+def outcome(seed: int) -> tuple[list[str], Cluster]:
+    """Plays the schedule of a seed: (what was wrong, the cluster after it)."""
+    return outcome_of(schedule_of(seed))
+
+
+def outcome_of(schedule: Schedule) -> tuple[list[str], Cluster]:
+    cluster = Cluster(schedule)
+    return cluster.run(), cluster
+
+
+def smaller(schedule: Schedule) -> Schedule:
+    """A schedule with fewer faults, a job with less in it, that still goes wrong."""
+    while True:
+        faults = schedule.faults
+        tries = [replace(schedule, faults=faults[:i] + faults[i + 1 :]) for i in range(len(faults))]
+        tries += [replace(schedule, in_preparations=schedule.in_preparations[1:])] if schedule.in_preparations else []
+        tries += [replace(schedule, rounds=schedule.rounds // 2)] if schedule.rounds > 1 else []
+        found = next((each for each in tries if outcome_of(each)[0]), None)
+        if found is None:
+            return schedule
+        schedule = found

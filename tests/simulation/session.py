@@ -1,0 +1,461 @@
+"""TensorFlow as a simulated worker sees it: sessions on a view, runs on all its ps, steps, checkpoints, preparation.
+
+A run sends its header to each ps; there each bucket is closed, then pulled; with all values on the worker the gradient
+is computed, sent to each bucket and contributed.  Every message has a delay of its own, so a worker that dies, or loses
+its session, leaves any part of a run behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.accounting.accounts import PENDING
+from psruntime.core.members.messages import Assignment, Prepared
+from psruntime.core.members.view import View
+from psruntime.core.recovery.recovery import Contents, decide, lost_work, obstacle
+from psruntime.core.rounds.contribution import BucketOutcome, BucketRound, hold_same_rounds
+from psruntime.errors import CannotPrepareError, JobFailedError, ReplacedError
+from psruntime.graph.loop.step_runner import Ran, Started
+from tests.simulation.kernel import Event, Process
+from tests.simulation.network import LINK_TIMEOUT_S, Network
+from tests.simulation.servers import Gradient, Header, Run, Servers, gradient_of
+
+KEEP = 2  # checkpoints
+RETRANSMIT_S = 0.2
+UNHEARD_S = 0.003  # for which a ps may continue with what a session has under way that has ended
+
+
+@dataclass
+class Checkpoint:
+    """global_step, and value of each bucket; attempt: the last that is in it."""
+
+    global_step: int
+    values: dict[int, int]
+
+
+@dataclass
+class Folder:
+    """The folder of the checkpoints, which all workers see.  fails_until_s: writes fail before that virtual time."""
+
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    fails_until_s: float = 0.0
+
+    @property
+    def newest_step(self) -> int | None:
+        return self.checkpoints[-1].global_step if self.checkpoints else None
+
+
+class Session:
+    """A session of worker `process` on a view: its calls fail once a ps of it is gone."""
+
+    def __init__(self, network: Network, process: Process, worker: int, view: View) -> None:
+        self._network, self._process, self._worker = network, process, worker
+        self.servers: list[Servers] = [network.ps[entry.address] for entry in view.ps]
+        self.is_closed = False
+        self._runs: list[Run] = []
+        self._waiting: dict[Run, Callable[[str], None]] = {}  # what makes a run fail
+        process.on_death.append(self._die)
+
+    @property
+    def worker(self) -> str:
+        """The name of its process."""
+        return self._process.name
+
+    def reset(self, name: str) -> None:
+        """Its connection to this process breaks: what it runs fails, and goes on at the ps for a moment."""
+        if name in (self.worker, *(servers.process.name for servers in self.servers)):
+            for fail in list(self._waiting.values()):
+                fail(f"the connection to {name} was reset")
+
+    @property
+    def homes(self) -> dict[int, Servers]:
+        """Bucket number -> its ps."""
+        return {number: servers for servers in self.servers for number in servers.numbers}
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._runs = []
+
+    discard = close
+
+    def _die(self) -> None:
+        """The ps learn of it a moment later, each at its own time; what has arrived there goes on until then."""
+        for run in self._runs:
+            self._cancel_soon(run)
+
+    def _cancel_soon(self, run: Run) -> None:
+        for servers in self.servers:
+            delay_s = self._network.simulation.random.random() * UNHEARD_S
+            self._network.simulation.at(delay_s, partial(run.cancel, servers.index), servers.process)
+
+    def run(self, parts: dict[Any, tuple[Servers, Callable[[Run, Callable[[Any], None]], None]]]) -> dict[Any, Any]:
+        """Calls each part at its ps; returns what each gave, by its key.
+
+        parts: key -> (ps, what is called there with the run and a function for the result).
+
+        Raises:
+            UnavailableError: a ps is gone, or not reached.
+        """
+        run, network, process = Run(), self._network, self._process
+        results: dict[Any, Any] = {}
+        failure: list[str] = []
+        done = Event(network.simulation)
+        watched: list[tuple[Process, Callable[[], None]]] = []
+        if self.is_closed:
+            raise tf1.errors.AbortedError(None, None, "the session is closed")
+        if not parts:
+            return results
+        self._runs.append(run)
+
+        def fail(why: str) -> None:
+            failure.append(why)
+            done.set()
+
+        def take(key: Any, result: Any) -> None:
+            results[key] = result
+            if len(results) == len(parts):
+                done.set()
+
+        for key, (servers, act) in parts.items():
+            home = servers.process
+
+            def reply(result: Any, key: Any = key, home: Process = home) -> None:
+                self._deliver(home, process, partial(take, key, result))
+
+            def arrive(act: Any = act, reply: Any = reply, ps: int = servers.index) -> None:
+                if not run.is_cancelled(ps):
+                    act(run, reply)
+
+            servers.runs.setdefault(self._worker, []).append(run)
+            broken = partial(process.after, 0.01, partial(fail, f"{home.name} is gone"))
+            if home.alive:
+                home.on_death.append(broken)
+                watched.append((home, broken))
+                self._deliver(process, home, arrive)
+            else:
+                broken()
+        watch = partial(self._watch_links, run, done, fail)
+        process.after(LINK_TIMEOUT_S, watch)
+        self._waiting[run] = fail
+        done.wait()
+        del self._waiting[run]
+        if failure:
+            self._cancel_soon(run)
+        for servers, _ in parts.values():
+            runs = servers.runs.get(self._worker, [])
+            if run in runs:
+                runs.remove(run)
+        for home, act_of_death in watched:
+            if act_of_death in home.on_death:
+                home.on_death.remove(act_of_death)
+        if run in self._runs:
+            self._runs.remove(run)
+        if failure:
+            self.close()
+            raise tf1.errors.UnavailableError(None, None, failure[0])
+        return results
+
+    def _deliver(self, sender: Process, receiver: Process, act: Callable[[], None]) -> None:
+        """What is sent on a cut link arrives once that is whole, as TCP has it."""
+        if self._network.is_cut(sender, receiver):
+            receiver.simulation.at(RETRANSMIT_S, partial(self._deliver, sender, receiver, act))
+        else:
+            receiver.simulation.at(self._network.delay_s(sender, receiver), act, receiver)
+
+    def _watch_links(self, run: Run, done: Event, fail: Callable[[str], None]) -> None:
+        """A link that is cut while a run waits ends the run, as the product's watch of connections does."""
+        if done.is_set():
+            return
+        cut = [servers.process.name for servers in self.servers if self._network.is_cut(self._process, servers.process)]
+        if cut or any(run.is_cancelled(servers.index) for servers in self.servers):
+            fail(f"{', '.join(cut) or 'the session'} does not answer")
+        else:
+            self._process.after(LINK_TIMEOUT_S, partial(self._watch_links, run, done, fail))
+
+
+class Recoverable:
+    """As MonitoredSession: what it runs is run again in a new session when one is lost."""
+
+    LOST = (tf1.errors.UnavailableError, tf1.errors.AbortedError)
+
+    def __init__(self, creator: Any, opened: Callable[[Session], None]) -> None:
+        self._creator, self._opened = creator, opened
+        self._session: Session | None = None
+
+    def run_step_fn(self, act: Callable[[Any], Any]) -> Any:
+        while True:
+            try:
+                if self._session is None:
+                    self._session = self._creator.create_session()
+                    self._opened(self._session)
+                return act(None)
+            except self.LOST:
+                if self._session is not None:
+                    self._session.close()
+                self._session = None
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+
+
+class Request:
+    """What a run is fed: a key, and the header."""
+
+    odd_rate = ""
+    nothing = None
+
+    def __init__(self, name: str) -> None:
+        self.fed = name
+
+    def values(
+        self, push_id: tuple[int, int, int, int], global_step: int = 0, members: int = 0, factor: float = 0.0,
+        **_: object,
+    ) -> Header:  # fmt: skip
+        worker, incarnation, sequence, _ = push_id
+        return Header(worker, incarnation, sequence, members, factor, global_step)
+
+
+class Runner:
+    """As StepRunner, of the newest session: a step of mode sync, and the runs of a round without a batch.
+
+    compute_s: of virtual time for a gradient, and up to twice as much.  only_keeps: whether a step keeps its gradient
+    without contributing it, as with backup workers.
+    """
+
+    def __init__(
+        self, process: Process, worker: int, is_current: Callable[[], bool], compute_s: float, only_keeps: bool
+    ) -> None:
+        self._only_keeps = only_keeps
+        self.global_step = 0
+        self.session: Session | None = None
+        self._process, self._worker, self._is_current = process, worker, is_current
+        self._compute_s = compute_s
+        self._kept: dict[int, Gradient] = {}
+
+    def opened(self, session: Session) -> None:
+        self.session = session
+        self.global_step = self.read_step()
+
+    def read_step(self) -> int:
+        assert self.session is not None
+        home = self.session.homes[0]
+        return int(self.session.run({0: (home, lambda run, done: done(home.global_step))})[0])
+
+    def on_pause(self, global_step: int = 0) -> None:
+        """No checkpoint is due."""
+
+    def _require_current(self) -> Session:
+        if not self._is_current():
+            raise tf1.errors.AbortedError(None, None, "the view was replaced")
+        assert self.session is not None
+        return self.session
+
+    def start(self, feed: dict[str, Any]) -> Started:
+        session = self._require_current()
+        return Started(None, lambda: self._step(session, feed))
+
+    def finish(self, started: Started, ran: Ran) -> dict[str, Any]:
+        self.global_step = max(self.global_step, int(ran.fetched["global_step"]))
+        return dict(ran.fetched)
+
+    def round_run(self, name: str) -> Callable[..., Any]:
+        session = self._require_current()
+        return partial(getattr(self, f"_{name}"), session)
+
+    def _step(self, session: Session, feed: dict[str, Any]) -> Ran:
+        header, closing, batch = feed["step"], feed["close"], feed["batch"]
+        pulled = self._closed(session, closing, pulls=True)
+        values = tuple(pulled[number][1] for number in sorted(pulled))
+        steps = {pulled[number][2] for number in pulled}
+        task = self._process.simulation.task
+        assert task is not None
+        task.wait(self._compute_s * (1 + self._process.simulation.random.random()))
+        step = min(steps) if len(steps) == 1 else -1  # of several rounds: it must not count
+        for number in pulled:
+            gradient = gradient_of(self._worker, batch, values, number)
+            self._kept[number] = Gradient(self._worker, header.incarnation, batch, gradient, step)
+        states = {number: pulled[number][0] for number in pulled} if closing else {}
+        if self._only_keeps:
+            kept = {number: BucketOutcome(int(PENDING), pulled[number][0].applied, 0) for number in pulled}
+            outcomes = self._by_ps(session, kept)
+        else:
+            outcomes = self._contribute(session, header, states)
+        fetched = {
+            "outcomes": outcomes, "loss": 0.5, "finite": True, "global_step": pulled[0][2], "examples": 1.0,
+            "marks": {"pulled": 0.0, "computed": 0.0},
+        }  # fmt: skip
+        return Ran(fetched, {}, None, None, 0.0, 0.0)
+
+    def _closed(self, session: Session, closing: Header | None, pulls: bool) -> dict[int, Any]:
+        """Closes the round on each bucket; with `pulls`, (round state, value, rounds in it) of each after that."""
+        parts = {}
+        for number, home in session.homes.items():
+
+            def act(run: Run, done: Callable[[Any], None], number: int = number, home: Servers = home) -> None:
+                bucket = home.buckets[number]
+                home.close(
+                    number, closing, run,
+                    lambda state: done((state, bucket.value, bucket.steps) if pulls else state),
+                )  # fmt: skip
+
+            parts[number] = (home, act)
+        return session.run(parts)
+
+    def _contribute(
+        self, session: Session, header: Header, states: dict[int, BucketRound] | None = None
+    ) -> list[np.ndarray]:
+        parts = {}
+        for number, home in session.homes.items():
+            applied = states[number].applied if states else None
+
+            def act(
+                run: Run, done: Callable[[Any], None], number: int = number, home: Servers = home,
+                applied: int | None = applied,
+            ) -> None:  # fmt: skip
+                gradient = self._kept[number]._replace(incarnation=header.incarnation)
+                home.contribute(number, header, gradient, applied, run, done)
+
+            parts[number] = (home, act)
+        return self._by_ps(session, session.run(parts))
+
+    def _close(self, session: Session, header: Header) -> list[np.ndarray]:
+        return self._by_ps(session, self._closed(session, header, pulls=False))
+
+    @staticmethod
+    def _by_ps(session: Session, results: dict[int, Any]) -> list[np.ndarray]:
+        return [np.array([results[number] for number in servers.numbers], np.int64) for servers in session.servers]
+
+
+class Checkpoints:
+    """Writes them as the chief: of all buckets if they have the same rounds."""
+
+    def __init__(self, folder: Folder, process: Process) -> None:
+        self._folder, self._process = folder, process
+
+    def save(self, session: Session, fails: bool = True) -> Checkpoint | None:
+        """None: a round is applied to some buckets, or the folder cannot be written where it may fail."""
+        parts = {}
+        for number, home in session.homes.items():
+
+            def act(run: Run, done: Callable[[Any], None], number: int = number, home: Servers = home) -> None:
+                bucket = home.buckets[number]
+                done((bucket.steps, bucket.value, bucket.state.intent == bucket.state.applied))
+
+            parts[number] = (home, act)
+        read = session.run(parts)
+        if len({steps for steps, _, _ in read.values()}) != 1 or not all(whole for _, _, whole in read.values()):
+            return None
+        if fails and self._process.simulation.now_s < self._folder.fails_until_s:
+            return None
+        checkpoint = Checkpoint(read[0][0], {number: value for number, (_, value, _) in read.items()})
+        kept = [each for each in self._folder.checkpoints if each.global_step != checkpoint.global_step]
+        self._folder.checkpoints = sorted([*kept, checkpoint], key=lambda each: each.global_step)[-KEEP:]
+        return checkpoint
+
+
+class Preparation:
+    """As graph/recovery/prepare.py, with its decisions, of a job in mode sync."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        process: Process,
+        checkpoints: Checkpoints,
+        worker: int,
+        on_restore: Callable[[int, Any], None],
+    ) -> None:
+        self._folder, self._process, self._checkpoints = folder, process, checkpoints
+        self._worker, self._on_restore = worker, on_restore
+
+    def require(self, session: Session, assignment: Assignment) -> None:
+        contents = self._contents(session)
+        if any(each is not Contents.PREPARED for each in contents):
+            raise tf1.errors.UnavailableError(None, None, "a ps is not prepared")
+
+    def run(self, session: Session, assignment: Assignment) -> Prepared:
+        contents = self._contents(session)
+        homes = session.homes
+        session.run({n: (home, partial(self._sealed, home, n)) for n, home in homes.items()})
+        states = session.run({n: (home, partial(_state_of, home, n)) for n, home in homes.items()})
+        attempt = max(max(state.attempt, state.intent) for state in states.values())
+        same = hold_same_rounds(list(states.values()))
+        recovery = decide(contents, False, assignment.restore, same)
+        if not recovery.ps:
+            return Prepared(self._step(session), attempt, saved_step=self._saved_step(assignment))
+        if reason := obstacle(self._folder.newest_step, assignment.saved_step, "the folder"):
+            raise CannotPrepareError(reason)
+        newest = self._folder.checkpoints[-1] if self._folder.checkpoints else None
+        if newest is None and assignment.seen_step > 0:
+            raise JobFailedError(lost_work(assignment.seen_step, recovery.reason, "--checkpoint-dir"))
+        live_step = self._step(session) if contents[0] is Contents.PREPARED else 0
+        step = newest.global_step if newest else 0
+        self._write(session, assignment, _begin)
+        values = newest.values if newest else {number: number + 1 for number in homes}
+
+        def put(servers: Servers) -> None:
+            if servers is homes[0]:
+                self._on_restore(step, values)
+            for number in servers.numbers:
+                servers.restore(number, values[number], step, attempt)
+
+        self._write(session, assignment, put)
+        if newest is None:
+            self._checkpoints.save(session, fails=False)  # else the job would not begin
+        self._write(session, assignment, _finish)
+        lost = max(0, max(live_step, 0) - step)
+        return Prepared(step, attempt, lost, self._saved_step(assignment))
+
+    def _saved_step(self, assignment: Assignment) -> int | None:
+        return assignment.saved_step if self._folder.newest_step is None else self._folder.newest_step
+
+    @staticmethod
+    def _sealed(home: Servers, number: int, run: Run, done: Callable[[Any], None]) -> None:
+        home.seal(number, run, done)
+
+    def _contents(self, session: Session) -> list[Contents]:
+        read = session.run({s.index: (s, partial(_contents_of, s)) for s in session.servers})
+        return [read[s.index] for s in session.servers]
+
+    def _step(self, session: Session) -> int:
+        home = session.homes[0]
+        return int(session.run({0: (home, lambda run, done: done(home.global_step))})[0])
+
+    def _write(self, session: Session, assignment: Assignment, act: Callable[[Servers], None]) -> None:
+        """On each ps, which refuses unless it admits this incarnation.
+
+        Raises:
+            ReplacedError: one refused.
+        """
+
+        def write(servers: Servers, run: Run, done: Callable[[bool], None]) -> None:
+            is_admitted = not servers.is_fenced(Header(self._worker, assignment.incarnation, 0, 0, 0.0, 0))
+            if is_admitted:
+                act(servers)
+            done(is_admitted)
+
+        done = session.run({s.index: (s, partial(write, s)) for s in session.servers})
+        if not all(done.values()):
+            raise ReplacedError("a ps does not admit this chief")
+
+
+def _begin(servers: Servers) -> None:
+    servers.contents = Contents.BEGUN
+
+
+def _finish(servers: Servers) -> None:
+    servers.contents = Contents.PREPARED
+
+
+def _state_of(home: Servers, number: int, run: Run, done: Callable[[Any], None]) -> None:
+    done(home.buckets[number].state)
+
+
+def _contents_of(servers: Servers, run: Run, done: Callable[[Any], None]) -> None:
+    done(servers.contents)

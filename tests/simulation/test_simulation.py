@@ -1,0 +1,60 @@
+"""Schedules from seeds: a new range at each commit, and what went wrong once; the simulation itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.cluster import outcome
+from tests.simulation.mutants import FOUND_BY, MUTANTS, Mutant
+from tests.support.cluster import ROOT
+
+PLAYED = 60  # schedules of an everyday run, about 6 s
+ALL = 2000  # of a long one
+TRACED = (564, 3, 7)
+
+
+def first_seed() -> int:
+    """Another range at each commit."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return int(head[:6] or "0", 16) * ALL
+
+
+def check(seeds: range) -> None:
+    wrong = {seed: found[0] for seed in seeds if (found := outcome(seed)[0])}
+    assert not wrong, f"of {seeds}: python -m tests.simulation --seed N --smaller"
+
+
+def test_no_schedule_of_a_new_range_goes_wrong() -> None:
+    check(range(first_seed(), first_seed() + PLAYED))
+
+
+@pytest.mark.long
+def test_no_schedule_of_a_long_new_range_goes_wrong() -> None:
+    check(range(first_seed(), first_seed() + ALL))
+
+
+@pytest.mark.parametrize("seed", [564])
+def test_what_went_wrong_once_does_not_again(seed: int) -> None:
+    """564: a contribution that was cut off was sent again in a session after a checkpoint, and was in the sum twice."""
+    check(range(seed, seed + 1))
+
+
+def test_a_seed_has_one_trace() -> None:
+    code = "import sys\nfrom tests.simulation.cluster import outcome\n"
+    code += "print([outcome(int(seed))[1].simulation.digest for seed in sys.argv[1:]])"
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", code, *map(str, TRACED)]
+    other = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == str([outcome(seed)[1].simulation.digest for seed in TRACED])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.name in FOUND_BY], ids=lambda mutant: mutant.name)
+def test_a_fault_in_the_laws_is_found(mutant: Mutant) -> None:
+    with mutant.in_force():
+        assert outcome(FOUND_BY[mutant.name])[0]
+    assert not outcome(FOUND_BY[mutant.name])[0]
