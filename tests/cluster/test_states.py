@@ -17,7 +17,7 @@ import pytest
 
 from psruntime.config.schedule import Schedule
 from psruntime.core.accounting.saved_state import SUFFIX
-from tests.cluster.state_fates import Case, Copy, fate_of, fate_on_disk
+from tests.cluster.state_fates import COPIES, Case, Copy, fate_of, fate_on_disk
 from tests.cluster.state_trial import COMMON, KINDS, NEVER, WAIT_S, WORKERS, Seen, Trial, copy_of
 from tests.cluster.test_control import asked  # noqa: F401 - a fixture
 from tests.support import inventory
@@ -117,7 +117,7 @@ class Story:
         is_ready: whether what is before can show it; if not, the job moves on.
         """
         self.trial_now.move()
-        while not is_ready(before := self.trial_now.look()):
+        while not (is_ready(before := self.trial_now.look()) and self._shows_copies(before)):
             self.trial_now.move()
         lines = self._told(event)
         facts = act(before)
@@ -137,6 +137,12 @@ class Story:
             **facts,
         )
         self.book.judge(case, workers)
+
+    def _shows_copies(self, before: Seen) -> bool:
+        """Whether each worker's own copies are others than the chief's of the newest checkpoint."""
+        saved = self.saved.held.workers[self.saved.chief]
+        own = [before.held.workers[worker] for worker in range(WORKERS)]
+        return all(values[name] != saved[name] for values in own for name in COPIES[State.OWN])
 
     def _told(self, event: Event) -> int:
         """How often a log says it."""

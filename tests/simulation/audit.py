@@ -92,7 +92,8 @@ class Audit:
         buckets = {n: bucket for servers in self.servers.values() for n, bucket in servers.buckets.items()}
         if {bucket.steps for bucket in buckets.values()} != {limit}:
             found.append(f"rounds in the buckets: { {n: b.steps for n, b in buckets.items()} }, {limit} were to be")
-        lost_ps0 = any(fault.kind == "kill" and fault.name == "ps0" for fault in cluster.schedule.faults)
+        faults = [*cluster.schedule.faults, *cluster.schedule.in_preparations]
+        lost_ps0 = any((fault.kind, fault.name) == ("kill", "ps0") for fault in faults)
         if not lost_ps0 and set(self._recorded) != set(range(1, limit + 1)):
             found.append(f"rounds on record: {sorted(self._recorded)}, {limit} were to be")
         for number, bucket in buckets.items():

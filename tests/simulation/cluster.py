@@ -72,7 +72,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """At this virtual time something befalls a process, for so long where it ends by itself."""
+    """What happens to a process at this virtual time, for so long where it ends by itself."""
 
     at_s: float
     kind: str  # of KINDS
@@ -158,6 +158,7 @@ class Cluster:
         self.exits: dict[str, int] = {}
         self.coordinator: Coordinator | None = None
         self.sessions: dict[str, list[Session]] = {}  # by the name of their worker
+        self.ps_of: dict[Process, Servers] = {}
         self._starts = 0
         self._hits = list(schedule.in_preparations)
         self._left = schedule.workers  # that come back when they are killed
@@ -169,7 +170,7 @@ class Cluster:
             fault = self._hits.pop(0)
             chief = self.coordinator.state.chief if self.coordinator else None
             name = f"worker{chief or 0}" if fault.name == "chief" else fault.name
-            self.simulation.at(fault.at_s, partial(self._befall, replace(fault, name=name)))
+            self.simulation.at(fault.at_s, partial(self._inject, replace(fault, name=name)))
         reason = str(facts.get("reason", ""))
         self.simulation.note(process.name, event, *(f"{k}={v}" for k, v in facts.items() if k in LOGGED), reason[:60])
 
@@ -179,7 +180,7 @@ class Cluster:
         """Until all processes have ended in order; what was wrong."""
         last_s = 0.0
         for fault in self.schedule.faults:
-            self.simulation.at(fault.at_s, partial(self._befall, fault))
+            self.simulation.at(fault.at_s, partial(self._inject, fault))
             last_s = max(last_s, fault.at_s + fault.for_s)
         names = [f"ps{i}" for i in range(self.schedule.num_ps)] + [f"worker{i}" for i in range(self.schedule.workers)]
         with self.stand_ins():
@@ -214,7 +215,7 @@ class Cluster:
 
     # Faults.
 
-    def _befall(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         self.simulation.note("fault", fault)
         process = self.running.get(fault.name)
         later = partial(self.simulation.at, fault.for_s)
@@ -317,8 +318,6 @@ class Cluster:
             except PsRuntimeError:
                 return 1
         return 0 if over.phase is Phase.DONE else 1
-
-    ps_of: dict[Process, Servers] = {}
 
     def _make_coordinator(self, now_s: float) -> Coordinator:
         self.coordinator = Coordinator(self.job, now_s)

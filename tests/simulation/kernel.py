@@ -2,7 +2,7 @@
 
 A process has tasks, greenlets that stand for its threads, and perhaps an asyncio loop.  A task runs until it waits;
 the next event by virtual time, then by order of scheduling, continues another one.  `threading` and `time` here stand
-for the modules of these names, in the code of the product that is simulated (stand_ins.py).
+for the modules of these names, in the code of the product (cluster.py: Cluster.stand_ins).
 
 A killed process never runs again: its tasks are ended where they wait, without an effect on others.  The events of a
 paused process wait for its end of the pause.
@@ -378,10 +378,12 @@ class Loop(asyncio.BaseEventLoop):
         """There are no sockets."""
 
     def _write_to_self(self) -> None:
-        """Nobody wakes it but by an event."""
+        """Events alone wake it."""
 
     def _die(self) -> None:
         for task in self._spawned:
             task._log_destroy_pending = False
+            if task.done() and not task.cancelled():
+                task.exception()  # else asyncio prints that it was never retrieved
         self._ready.clear()
         self._scheduled.clear()

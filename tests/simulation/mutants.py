@@ -1,4 +1,4 @@
-"""Faults put into the laws on purpose: the simulation has to find each of them.
+"""Breaks of the laws, made on purpose: FOUND_BY has those that the simulation finds, and by which seed.
 
 A mutant replaces one function of the product, or of the ps' twin of the product's graph, by a wrong one.
 """

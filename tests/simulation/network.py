@@ -1,6 +1,6 @@
 """The network of a simulated job: gRPC between members and coordinator, and the calls of TensorFlow's sessions.
 
-Calls to the coordinator take the way of the product but for gRPC itself: CoordinatorClient on a channel that is none,
+Calls to the coordinator take the way of the product but for gRPC itself: CoordinatorClient on a stand-in for a channel,
 and CoordinationServicer in a loop of its process.  A message may be late, lost or answered twice over; a cut link loses
 what is sent while it is cut.
 """
@@ -74,9 +74,7 @@ class Network:
 
     def is_dead(self, health_address: str) -> bool:
         """Whether a probe of this address finds that nothing listens there; each process has one of its own."""
-        return not any(
-            process.alive and not process.paused and at == health_address for at, process in self.health.items()
-        )
+        return not any(process.alive and at == health_address for at, process in self.health.items())
 
 
 class _Method:

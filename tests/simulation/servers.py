@@ -55,13 +55,12 @@ class Header(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """A contribution.  global_step: of the variables that were pulled for it."""
+    """A contribution."""
 
     worker: int
     incarnation: int
     batch: int
     value: int
-    global_step: int
 
 
 @dataclass
@@ -128,23 +127,22 @@ class Servers:
 
         def begin() -> None:
             if run.is_cancelled(self.index):
-                self._next(bucket)
+                self._leave(bucket)
             else:
-                bucket.is_locked = True
                 body(lambda: self._leave(bucket))
 
         if bucket.is_locked:
             bucket.waiting.append(begin)
         else:
+            bucket.is_locked = True
             begin()
 
     def _leave(self, bucket: Bucket) -> None:
-        bucket.is_locked = False
-        self._next(bucket)
-
-    def _next(self, bucket: Bucket) -> None:
-        if bucket.waiting and not bucket.is_locked:
+        """The next that waits has the lock now, if there is one."""
+        if bucket.waiting:
             self.process.after(0.0, bucket.waiting.pop(0))
+        else:
+            bucket.is_locked = False
 
     def _second_half(self, run: Run, act: Callable[[], None], leave: Callable[[], None]) -> None:
         def half() -> None:

@@ -33,7 +33,7 @@ UNHEARD_S = 0.003  # for which a ps may continue with what a session has under w
 
 @dataclass
 class Checkpoint:
-    """global_step, and value of each bucket; attempt: the last that is in it."""
+    """The global step, and the value of each bucket."""
 
     global_step: int
     values: dict[int, int]
@@ -273,14 +273,12 @@ class Runner:
         header, closing, batch = feed["step"], feed["close"], feed["batch"]
         pulled = self._closed(session, closing, pulls=True)
         values = tuple(pulled[number][1] for number in sorted(pulled))
-        steps = {pulled[number][2] for number in pulled}
         task = self._process.simulation.task
         assert task is not None
         task.wait(self._compute_s * (1 + self._process.simulation.random.random()))
-        step = min(steps) if len(steps) == 1 else -1  # of several rounds: it must not count
         for number in pulled:
             gradient = gradient_of(self._worker, batch, values, number)
-            self._kept[number] = Gradient(self._worker, header.incarnation, batch, gradient, step)
+            self._kept[number] = Gradient(self._worker, header.incarnation, batch, gradient)
         states = {number: pulled[number][0] for number in pulled} if closing else {}
         if self._only_keeps:
             kept = {number: BucketOutcome(int(PENDING), pulled[number][0].applied, 0) for number in pulled}

@@ -386,7 +386,7 @@ class Assignment:
 
     prepare: to prepare it first.  restore: from the last checkpoint, whatever the ps contain.
     clock: the worker's when it entered the view under this incarnation.  saved_step, seen_step: as in Instructions.
-    Two are equal whatever was known beside that: a later session of the same view has newer steps.
+    View, incarnation and prepare alone are compared: a later session of the same view has newer steps.
     """
 
     view: View

@@ -83,6 +83,18 @@ def user_error(error: tf1.errors.OpError, graph: Graph, place: Place = Place.STE
     return None
 
 
+def failed_operation(error: tf1.errors.OpError, graph: Graph) -> Op | None:
+    """The operation of the graph that failed; None if it is not one of the graph itself, or not known."""
+    for function, node in NODE.findall(error.message):
+        if function:
+            return None
+        try:
+            return graph.get_operation_by_name(node)
+        except (KeyError, ValueError):
+            return None
+    return None
+
+
 def _makers(graph: Graph, function: str, node: str) -> Iterator[Op]:
     """The operations that a node may come from, the most likely one first."""
     if function:

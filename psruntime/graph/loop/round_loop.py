@@ -35,6 +35,7 @@ from psruntime.core.rounds.round_messages import (
     Taken,
 )
 from psruntime.errors import UserCodeError
+from psruntime.graph.base.errors import failed_operation
 from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.types import Feed, Session
 from psruntime.graph.loop.local_training import LocalRounds
@@ -107,7 +108,7 @@ class RoundLoop:
         self._has_stopped = has_stopped
         self._batches = RoundBatches(run.inputs, run.job.has_shares)
         self._kept: _Kept | None = None
-        self._failures = 0  # of the batch that is next
+        self._failed: tuple[Batch, int] | None = None  # a batch that was cut off, and how often it has failed
         self._on_update = run.observers.on_update
         self._buckets = len(run.graph.rounds.stores) - 1  # without the global step's
         self._waited_s = 0.0  # for actions, since the last update was recorded
@@ -212,9 +213,9 @@ class RoundLoop:
     def _train_alone(self, session: Session, assignment: Assignment, action: Action) -> Report | None:
         """What this worker has come to by itself, where the round is local."""
         assert self._local is not None
-        pushed = self._local.contribute(session, assignment, action, self._runs)
+        report = self._local.contribute(session, assignment, action, self._runs)
         self._waits_s = None
-        if pushed and self._on_update:
+        if isinstance(report, Pushed) and self._on_update:
             waited_s, self._waited_s = self._waited_s, 0.0
             view, trained = word_of(assignment.view), self._local.trained
             assert trained is not None
@@ -222,7 +223,7 @@ class RoundLoop:
             self._on_update(
                 SentUpdate(action.attempt, view, action.round, outcome, trained.loss, trained.examples, waited_s)
             )
-        return pushed
+        return report
 
     def _record_update(self, kept: _Kept, number: int, attempt: int, outcome: UpdateOutcome) -> None:
         if self._on_update:
@@ -300,7 +301,8 @@ class RoundLoop:
 
         (batch, None): it was cut off; None instead of a batch that is given up.
         """
-        failures, self._failures = self._failures, 0
+        failures = self._failed[1] if self._failed and self._failed[0] is batch else 0
+        self._failed = None
         while True:
             if self._graph.model.spec.examples is None and (refusal := self._inputs.miscounted(batch.arrays)):
                 trained = self._runner.global_step > 0  # in another mode, for example: it is saved before the job ends
@@ -316,23 +318,24 @@ class RoundLoop:
                 gives_up = self._data_errors.step_failed(error, self._graph.graph, failures)
                 if gives_up:
                     self._batches.pass_over(batch)
-                    failures = 0
-                if self._may_have_pushed(error):
-                    self._failures = failures
-                    if gives_up and self._kept and self._kept.batch is batch:
+                    if self._kept and self._kept.batch is batch:
                         self._kept = None
+                if self._may_have_pushed(error):
+                    self._failed = None if gives_up else (batch, failures)
                     return None if gives_up else batch, None
-                batch = self._batches.next(share) if gives_up else batch
+                if gives_up:
+                    batch, failures = self._batches.next(share), 0
                 continue
             if ran is None:
-                self._failures = failures
+                self._failed = batch, failures
                 return batch, None
             self._data_errors.succeeded()
             return batch, ran
 
     def _may_have_pushed(self, error: tf1.errors.OpError) -> bool:
         """Whether a step that failed may have contributed: not if it failed in what every push waits for."""
-        return not self._only_keeps and error.op not in ancestors([self._graph.step["finite"]])
+        failed = failed_operation(error, self._graph.graph)
+        return not self._only_keeps and failed not in ancestors([self._graph.step["finite"]])
 
     def _with(self, feed: Feed) -> Callable[[Any], Ran | None]:
         def start() -> Callable[[], Ran]:

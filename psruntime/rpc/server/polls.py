@@ -68,7 +68,7 @@ class ClockPolls:
     """The polls by the floor that they want, so that a rise of the floor only touches those that it reaches."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, dict[asyncio.Future[None], None]] = {}  # wanted floor -> its polls, never none
+        self._waiting: dict[int, dict[asyncio.Future[None], None]] = {}  # wanted floor -> its polls, as they came
         self._floor = 0
         self._era: Era | None = None
         self._closed = False

@@ -8,7 +8,7 @@ from psruntime.core.members.membership import JudgedClock, tag_of
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.rounds.past_round import past_round
-from psruntime.core.rounds.round_messages import Applied, Pushed
+from psruntime.core.rounds.round_messages import Applied, CutOff, Pushed
 from psruntime.core.rounds.sync_rounds import SyncRounds
 
 
@@ -55,3 +55,20 @@ def test_the_record_names_machine_and_first_step_of_each_worker_before_its_first
     ]  # fmt: skip
     assert "began_at" not in records[1] and records[2]["began_at"] == 1
     assert records[4] == {"record": "worker", "worker": 1, "incarnation": tag_of(8), "began_at": 1}, "on a GPU"
+
+
+def test_the_record_names_the_worker_whose_contribution_was_cut_off() -> None:
+    sync = SyncRounds(30.0, lambda *_args, **_facts: None, JudgedClock(0.0))
+    sync.prepared(View(1, ()), "sync", 0, 0, {})
+    for incarnation in (7, 8):
+        sync.take(incarnation, incarnation - 7, None)
+    sync.update(lambda: [0, 1], 2, 0)
+    sync.take(7, 0, Pushed(1, 1, 0, 8.0))
+    for _ in range(2):  # a report that is repeated changes nothing
+        sync.take(8, 1, CutOff(1, 1))
+    void = {"record": "void", "round": 1, "attempt": 1, "cut_off": 1, "voided": [0]}
+    assert sync.take_records()[1:] == [void]
+    assert [sync.rounds.action_of(incarnation, 0).attempt for incarnation in (7, 8)] == [2, 2]
+    sync.take(8, 1, Pushed(1, 2, 0, 8.0))
+    sync.take(8, 1, CutOff(1, 2))
+    assert sync.rounds.attempt == 2, "what it has reported as pushed counts"

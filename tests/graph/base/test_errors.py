@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import EXIT_RESTART, DeviceError
 from psruntime.faults import first_line
-from psruntime.graph.base.errors import device_error, users_errors
+from psruntime.graph.base.errors import device_error, failed_operation, users_errors
 from psruntime.process.machine import Gpu
 
 HEAD = "Graph execution error:\n\n"
@@ -29,6 +29,18 @@ MESSAGES = {
 @pytest.mark.parametrize("said", MESSAGES)
 def test_the_reason_is_found(said: str) -> None:
     assert first_line(tf1.errors.UnavailableError(None, None, MESSAGES[said])) == said
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [("x [[{{node a}}]]", "a"), ("x [[{{node b}}]]", ""), ("x", ""), ("{{function_node f}}{{node a}} x", "")],
+)
+def test_the_operation_that_failed_is_found_by_its_node(said: str, named: str) -> None:
+    """A call that was taken apart before raises errors without their operation."""
+    with tf1.Graph().as_default() as graph:
+        tf1.constant(1, name="a")
+    found = failed_operation(tf1.errors.InvalidArgumentError(None, None, said), graph)
+    assert (found.name if found else "") == named
 
 
 HINT = (

@@ -69,6 +69,9 @@ def test_a_lost_session_neither_loses_nor_doubles_a_batch(
     run = sync(cluster, tmp_path, model)
     assert lost and len(run.named("session")) == 2
     check(run, [0, 1, 2, 3, 4])
+    assert isinstance(run.control_plane, RoundControlPlane)
+    attempts = [pushed.attempt for pushed in run.control_plane.contributed]
+    assert attempts == ([1, 2, 3, 4, 5] if stage == "close" else [1, 2, 4, 5, 6]), "none is pushed to twice"
     for ledger in cluster.ledgers(run.graph.plan).values():
         assert ledger[APPLIED] == ROUNDS
         assert ledger[PENDING] == 0
