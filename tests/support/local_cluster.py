@@ -110,11 +110,13 @@ class LocalControlPlane:
     def next_action(
         self, assignment: Assignment, report: Any, starved: round_messages.Starved | None = None
     ) -> Action | None:
-        assert not isinstance(report, Broken | CutOff), report
+        assert not isinstance(report, Broken), report
         await_writes()
         self.rounds.enter(assignment.incarnation, 0)
         self.rounds.set_starved(assignment.incarnation, starved.since if starved else None)
-        if report:
+        if isinstance(report, CutOff):
+            self.rounds.cut_off(assignment.incarnation, report)
+        elif report:
             is_close = isinstance(report, Applied)
             past = self.rounds.close(report) if is_close else self.rounds.contribute(assignment.incarnation, report)
             self.closed += past is not None
