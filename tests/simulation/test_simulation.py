@@ -13,7 +13,7 @@ from tests.simulation.mutants import FOUND_BY, MUTANTS, Mutant
 from tests.support.cluster import ROOT
 
 PLAYED = 60  # schedules of an everyday run, about 6 s
-ALL = 2000  # of a long one
+ALL = 500  # of a long one
 TRACED = (564, 3, 7)
 
 
