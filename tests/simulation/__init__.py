@@ -10,7 +10,10 @@
 | kernel.py | threads, clocks, event loops |
 | network.py | gRPC |
 | servers.py | the graph of the ps: fence, sums, rounds, ledgers |
-| session.py | TensorFlow's sessions, steps, checkpoints, preparation |
-| cluster.py | main functions, launcher, faults |
+| session.py, training.py | TensorFlow's sessions, steps and rounds; the training loop |
+| checkpoints.py | checkpoints, the preparation of a view |
+| stand_ins.py | names of the product, and what stands for them |
+| schedules.py | jobs and faults, from a seed |
+| cluster.py | main functions, launcher |
 | audit.py | what must hold |
 """

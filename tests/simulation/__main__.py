@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Iterable
 
-from tests.simulation.cluster import Schedule, outcome, outcome_of, schedule_of, smaller
+from tests.simulation.cluster import outcome, outcome_of, smaller
 from tests.simulation.mutants import MUTANTS
+from tests.simulation.schedules import Schedule, schedule_of
 
 
 def described(schedule: Schedule) -> str:

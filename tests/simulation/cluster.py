@@ -7,9 +7,9 @@ threads and clocks (kernel.py), and the body of main functions (here).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +19,8 @@ from psruntime import ps_member
 from psruntime.config import JobConfig
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Assignment, Ending, LeaveKind, WorkerStats
-from psruntime.core.members.view import Past, Phase, View
+from psruntime.core.members.messages import LeaveKind, WorkerStats
+from psruntime.core.members.view import Past, Phase
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import (
     JobDoneError,
@@ -28,101 +28,26 @@ from psruntime.errors import (
     JobStoppedError,
     PassingError,
     PsRuntimeError,
-    ReplacedError,
     StopRequested,
 )
-from psruntime.graph.loop import round_loop
-from psruntime.graph.session import session as session_module
-from psruntime.rpc.client import coordinator_client, join, latest_answer, membership_client
-from psruntime.rpc.server import polls, servicer
-from psruntime.rpc.worker import step_gate, worker_control, worker_facts
+from psruntime.rpc.client import coordinator_client, join
+from psruntime.rpc.server import servicer
 from psruntime.rpc.worker.worker_membership import worker_membership
 from tests.simulation.audit import Audit
+from tests.simulation.checkpoints import Folder
 from tests.simulation.kernel import Loop, Process, Simulation, threading_of, time_of
-from tests.simulation.network import Network, grpc_of
+from tests.simulation.network import Network
+from tests.simulation.schedules import Fault, Schedule, schedule_of
 from tests.simulation.servers import Servers
-from tests.simulation.session import Checkpoints, Folder, Preparation, Recoverable, Request, Runner, Session
+from tests.simulation.session import Session
+from tests.simulation.stand_ins import stand_ins
+from tests.simulation.training import Training
 
 COORDINATOR = "ps0:1"
 SPECS = tuple(VariableSpec(name, (4,), "float32") for name in ("a", "b"))
-TIMED = (
-    coordinator_client, join, latest_answer, membership_client, polls, round_loop, servicer, step_gate, worker_control,
-    worker_facts, ps_member, ps_module,
-)  # fmt: skip
-QUIET_S = 120.0  # of virtual time after the last fault, in which a job has to end
-SAVE_EVERY = 4  # rounds
+LOGGED = ("was", "now", "view", "global_step", "round", "attempt", "member", "steps_lost")
 SLOW = 0.06  # of the time for which a link is slow: by how much, at most
-KINDS = (
-    "kill",
-    "kill",
-    "kill",
-    "end",
-    "reset",
-    "reset",
-    "reset",
-    "pause",
-    "pause",
-    "cut",
-    "slow",
-    "slow",
-    "loss",
-    "disk",
-)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What happens to a process at this virtual time, for so long where it ends by itself."""
-
-    at_s: float
-    kind: str  # of KINDS
-    name: str = ""
-    other: str = ""
-    for_s: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.at_s:.3f} {self.kind} {self.name} {self.other} {self.for_s:.3f}"
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A job and its faults, by virtual time.  compute_s: as in Runner."""
-
-    seed: int
-    num_ps: int
-    workers: int
-    min_workers: int
-    rounds: int
-    backup_workers: int
-    compute_s: float
-    faults: tuple[Fault, ...]
-    in_preparations: tuple[Fault, ...] = ()  # one in each, so long after its begin; "chief" stands for its name
-
-
-def schedule_of(seed: int) -> Schedule:
-    """The schedule that follows from a seed."""
-    draw = Simulation(seed).random
-    num_ps, workers = draw.choice([1, 2, 2]), draw.choice([1, 2, 2, 3])
-    backup = int(workers > 1 and draw.random() < 0.2)
-    names = [*(f"ps{index}" for index in range(num_ps)), *(f"worker{index}" for index in range(workers))]
-    compute_s, lasts_s = draw.choice([(0.004, 1.6), (0.1, 8.0)])
-    faults = []
-    for _ in range(draw.choice([0, 1, 2, 3, 4, 6, 8])):
-        at_s, kind = draw.uniform(0.1, lasts_s), draw.choice(KINDS)
-        name, other = draw.choice(names), draw.choice(names)
-        for_s = draw.choice([0.01, 0.05, 0.3, 1.0, 3.0, 6.0]) * draw.uniform(0.5, 1.5)
-        if kind == "cut" and name == other:
-            continue
-        faults.append(Fault(at_s, kind, name, other, for_s))
-    hits = [
-        Fault(draw.uniform(0.0, 0.03), draw.choice(KINDS), draw.choice(["chief", "chief", *names]), draw.choice(names),
-              draw.choice([0.01, 0.3, 3.0, 9.0]))
-        for _ in range(draw.choice([0, 0, 1, 2]))
-    ]  # fmt: skip
-    minimum = max(1 + backup, draw.choice([1, workers]))
-    rounds = draw.choice([6, 12, 25, 50])
-    faults.sort(key=lambda fault: fault.at_s)
-    return Schedule(seed, num_ps, workers, minimum, rounds, backup, compute_s, tuple(faults), tuple(hits))
+QUIET_S = 120.0  # of virtual time after the last fault, in which a job has to end
 
 
 class ProcessSide:
@@ -183,7 +108,7 @@ class Cluster:
             self.simulation.at(fault.at_s, partial(self._inject, fault))
             last_s = max(last_s, fault.at_s + fault.for_s)
         names = [f"ps{i}" for i in range(self.schedule.num_ps)] + [f"worker{i}" for i in range(self.schedule.workers)]
-        with self.stand_ins():
+        with stand_ins(self):
             for name in names:
                 self.simulation.at(self.simulation.random.random() * 0.2, partial(self.start, name))
             ended = self.simulation.run(
@@ -355,208 +280,9 @@ class Cluster:
         side.at_exit.close()
         return 0
 
-    # The names of the product that are simulated.
-
-    @contextmanager
-    def stand_ins(self) -> Iterator[None]:
-        """Replaces them while the simulation runs."""
-        changed: list[tuple[Any, str, Any]] = []
-
-        def put(module: Any, name: str, value: Any) -> None:
-            changed.append((module, name, getattr(module, name)))
-            setattr(module, name, value)
-
-        for module in TIMED:
-            for name, value in (("threading", self.threading), ("time", self.time), ("random", self.simulation.random)):
-                if hasattr(module, name):
-                    put(module, name, value)
-        put(join, "secrets", SimpleNamespace(token_hex=lambda _: f"{self.simulation.random.getrandbits(64):x}"))
-        put(servicer, "secrets", SimpleNamespace(randbelow=self.simulation.random.randrange))
-        put(servicer, "Probes", partial(Probes, self.network))
-        put(coordinator_client, "grpc", grpc_of(self.network))
-        put(coordinator_client, "why_refused", lambda *_: "")
-        put(ps_member, "start_server", None)
-        put(ps_member, "interface_for", lambda *_: "")
-        put(ps_member, "PsState", partial(PsState, self))
-        put(ps_member, "all_but", lambda *_: None)
-        put(ps_member, "TrafficMeter", lambda *_: SimpleNamespace(moved=lambda: None))
-        put(ps_member, "Links", lambda *_: SimpleNamespace(start=lambda: None, close=lambda: None))
-        put(ps_member, "newest_step", lambda _: self.folder.newest_step)
-        put(ps_member, "this_machine", lambda _: None)
-        put(ps_member, "versions", lambda: ())
-        try:
-            yield
-        finally:
-            for module, name, value in reversed(changed):
-                setattr(module, name, value)
-
-
-LOGGED = ("was", "now", "view", "global_step", "round", "attempt", "member", "steps_lost")
-
 
 async def _opened(service: servicer.CoordinationServicer) -> None:
     service.open()
-
-
-class Probes:
-    """As psruntime.network.hosts.Probes."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    async def nothing_listens(self, incarnation: int, address: str, only: str) -> bool:
-        return self._network.is_dead(address)
-
-    async def close(self) -> None:
-        """None is under way."""
-
-
-class PsState:
-    """As graph/session/ps_state.py, of the ps of the current process."""
-
-    has_plan = True
-
-    def __init__(self, cluster: Cluster, target: Process, index: int, max_workers: int) -> None:
-        self._cluster = cluster
-        self._servers = cluster.ps_of[target]
-
-    def write_admitted(self, admitted: dict[int, int], max_staleness: int | None, scale: float = 1.0) -> None:
-        self._cluster.time.sleep(0.001)
-        self._servers.admitted = dict(admitted)
-
-    def clear_session(self, worker: int) -> str:
-        self._servers.cancel(worker)
-        return ""
-
-    def set_plan(self, plan: Any) -> None:
-        """The buckets are there."""
-
-    def read(self) -> tuple[Any, int]:
-        return self._servers.stats, self._servers.global_step
-
-    def accepted(self) -> dict[int, tuple[int, int]]:
-        return {}
-
-    def unbalanced(self) -> list[str]:
-        return self._cluster.audit.unbalanced(self._servers)
-
-
-class Inputs:
-    """Batches are numbers from 0."""
-
-    shards = None
-    is_ready = True
-    why_none = ""
-    name = "input_fn"
-
-    def __init__(self) -> None:
-        self.drawn = 0
-        self._back: list[list[Any]] = []
-
-    def draw_if_any(self) -> list[Any]:
-        if self._back:
-            return self._back.pop()
-        self.drawn += 1
-        return [self.drawn - 1]
-
-    draw_endlessly = draw_if_any
-
-    def give_back(self, batch: list[Any]) -> None:
-        self._back.append(batch)
-
-    put_back = give_back
-
-    def applied(self, batch: list[Any]) -> None:
-        """It counts."""
-
-    def examples(self, batch: list[Any]) -> int:
-        return 1
-
-    def miscounted(self, batch: list[Any]) -> None:
-        return None
-
-
-class Training:
-    """As graph/loop/training_loop.py: sessions, the steps of the mode, the end of the job."""
-
-    def __init__(
-        self, cluster: Cluster, process: Process, index: int, control: worker_control.WorkerControl, job: JobConfig,
-        log: Callable[..., None],
-    ) -> None:  # fmt: skip
-        self._cluster, self._control = cluster, control
-        self._checkpoints = Checkpoints(cluster.folder, process)
-        self._saved = 0
-        preparation = Preparation(cluster.folder, process, self._checkpoints, index, cluster.audit.restored)
-
-        def opens(view: View, _prepares: bool) -> Session:
-            return self._opened(Session(cluster.network, process, index, view))
-
-        self._creator = session_module.ViewSessionCreator(
-            None, control, preparation, log, opens, initialise=lambda _: None, has_rounds=True
-        )
-        compute_s, only_keeps = cluster.schedule.compute_s, job.backup_workers > 0
-        self._runner = Runner(
-            process, index, lambda: control.is_current(self._creator.assignment), compute_s, only_keeps
-        )
-        self.session = Recoverable(self._creator, self._runner.opened)
-        stores = [None for numbers in cluster.buckets for _ in numbers]
-        request, closing = Request("step"), Request("close")
-        graph = SimpleNamespace(
-            rounds=SimpleNamespace(stores=stores, request=closing), request=request, mean_divisor=None, graph=None,
-            model=SimpleNamespace(spec=SimpleNamespace(clip_norm=None, examples=0), batch=["batch"]),
-        )  # fmt: skip
-        run = SimpleNamespace(
-            graph=graph, inputs=Inputs(), control_plane=control, index=index, job=job, log=log,
-            data_errors=SimpleNamespace(succeeded=lambda: None), observers=SimpleNamespace(on_update=None),
-        )  # fmt: skip
-        self._loop = round_loop.RoundLoop(run, self._creator, self._runner, self._on_step, lambda: False)  # type: ignore[arg-type]
-
-    def _opened(self, session: Session) -> Session:
-        sessions = self._cluster.sessions
-        sessions[session.worker] = [each for each in sessions.get(session.worker, []) if not each.is_closed] + [session]
-        return session
-
-    def run(self) -> None:
-        try:
-            while True:
-                self.session.run_step_fn(lambda _: None)
-                self._loop.run(self.session)  # type: ignore[arg-type]
-                assignment = self._creator.assignment
-                ending = self._control.await_end(assignment)
-                if ending is Ending.OVER:
-                    return
-                if ending is Ending.RESUME:
-                    self.session.run_step_fn(lambda _: self._runner._require_current())
-                else:
-                    self._finish(assignment)
-        finally:
-            self.session.close()
-
-    def _on_step(self, result: Any) -> None:
-        if self._control.is_chief() and result.global_step >= self._saved + SAVE_EVERY:
-            with suppress(*Recoverable.LOST):
-                self._save()
-
-    def _save(self) -> None:
-        session = self._runner.session
-        assert session is not None
-        checkpoint = self._checkpoints.save(session)
-        if checkpoint:
-            self._saved = checkpoint.global_step
-            self._control.saved(checkpoint.global_step)
-
-    def _finish(self, assignment: Assignment) -> None:
-        try:
-            self._runner._require_current()
-            self._save()
-            self._control.closed_part()
-            if not self._control.is_current(assignment):
-                return
-            self._control.report_finished(assignment)
-        except ReplacedError as error:
-            self._control.back_off(str(error))
-        except Recoverable.LOST as error:
-            self._control.back_off(f"a ps was lost while the job ended: {error}")
 
 
 def outcome(seed: int) -> tuple[list[str], Cluster]:

@@ -2,7 +2,7 @@
 
 A process has tasks, greenlets that stand for its threads, and perhaps an asyncio loop.  A task runs until it waits;
 the next event by virtual time, then by order of scheduling, continues another one.  `threading` and `time` here stand
-for the modules of these names, in the code of the product (cluster.py: Cluster.stand_ins).
+for the modules of these names, in the code of the product (stand_ins.py).
 
 A killed process never runs again: its tasks are ended where they wait, without an effect on others.  The events of a
 paused process wait for its end of the pause.

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from psruntime.core.accounting.accounts import PENDING, VOID
 from psruntime.core.coordinator import lifecycle
 from psruntime.core.coordinator.job_state import JobState
@@ -23,7 +25,7 @@ from psruntime.graph.loop import round_loop, round_runs
 from psruntime.rpc.client.latest_answer import LatestAnswer
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.worker import worker_control
-from tests.simulation import session
+from tests.simulation import checkpoints
 from tests.simulation.servers import Bucket, Servers
 
 
@@ -37,14 +39,10 @@ class Mutant:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        right = [(owner, name, vars(owner)[name]) for owner, name in self.places]
-        for owner, name, function in right:
-            setattr(owner, name, self.wrong(function))
-        try:
+        with pytest.MonkeyPatch.context() as patched:
+            for owner, name in self.places:
+                patched.setattr(owner, name, self.wrong(vars(owner)[name]))
             yield
-        finally:
-            for owner, name, function in right:
-                setattr(owner, name, function)
 
 
 def _gives(result: Any) -> Callable[[Any], Any]:
@@ -174,8 +172,8 @@ MUTANTS = (
     Mutant("a void attempt is tried again under its number", ((Rounds, "_move"),), _same_attempt),
     Mutant("a view begins with attempts that there were", ((Rounds, "begin"),), _forgets_attempts),
     Mutant("a report of an older attempt counts", ((rounds, "is_of"),), _gives(True)),
-    Mutant("buckets with different rounds are adopted", ((session, "hold_same_rounds"),), _gives(True)),
-    Mutant("variables are adopted though a ps was lost", ((session, "decide"),), _gives(NO_RECOVERY)),
+    Mutant("buckets with different rounds are adopted", ((checkpoints, "hold_same_rounds"),), _gives(True)),
+    Mutant("variables are adopted though a ps was lost", ((checkpoints, "decide"),), _gives(NO_RECOVERY)),
     Mutant("sums are not sealed", ((Servers, "seal"),), _not_sealed),
     Mutant("a torn round counts as applied", ((round_runs, "torn"),), _gives(None)),
     Mutant("a bucket that is not closed counts as closed", ((round_loop, "has_closed"),), _gives(True)),

@@ -262,12 +262,10 @@ class RoundLoop:
         if use is Use.LATE and self._kept:
             self._record_update(self._kept, self._kept.round, self._kept.opened, too_late(self._buckets))
         draws_s = time.time()
-        batch, ran = self._step(session, self._batch_for(use, action), requests, action.share)
-        if ran is None:
-            if batch is not None and (self._kept is None or batch is not self._kept.batch):
-                self._batches.keep(batch)
+        stepped = self._step(session, self._batch_for(use, action), requests, action.share)
+        if stepped is None:
             return None
-        assert batch is not None
+        batch, ran = stepped
         fetched, times = ran.fetched, ran.times(ROUND, self._waits_s or draws_s, draws_s)
         self._waits_s = None
         taken = replace(batch.taken, seconds=time.monotonic() - began_s) if batch.taken else None
@@ -294,12 +292,10 @@ class RoundLoop:
             require_finite(result)
         return outcomes
 
-    def _step(
-        self, session: Session, batch: Batch, requests: Feed, share: int
-    ) -> tuple[Batch, Ran] | tuple[Batch | None, None]:
+    def _step(self, session: Session, batch: Batch, requests: Feed, share: int) -> tuple[Batch, Ran] | None:
         """Runs the step with a batch, or with the next if that is given up; (the one that worked, its results).
 
-        (batch, None): it was cut off; None instead of a batch that is given up.
+        None: it was cut off; unless the batch is given up, it is the next one.
         """
         failures = self._failed[1] if self._failed and self._failed[0] is batch else 0
         self._failed = None
@@ -321,16 +317,23 @@ class RoundLoop:
                     if self._kept and self._kept.batch is batch:
                         self._kept = None
                 if self._may_have_pushed(error):
-                    self._failed = None if gives_up else (batch, failures)
-                    return None if gives_up else batch, None
+                    if not gives_up:
+                        self._keep_next(batch, failures)
+                    return None
                 if gives_up:
                     batch, failures = self._batches.next(share), 0
                 continue
             if ran is None:
-                self._failed = batch, failures
-                return batch, None
+                self._keep_next(batch, failures)
+                return None
             self._data_errors.succeeded()
             return batch, ran
+
+    def _keep_next(self, batch: Batch, failures: int) -> None:
+        """Keeps the batch of a step that was cut off for the next one.  failures: of the step with it."""
+        self._failed = batch, failures
+        if self._kept is None or batch is not self._kept.batch:
+            self._batches.keep(batch)
 
     def _may_have_pushed(self, error: tf1.errors.OpError) -> bool:
         """Whether a step that failed may have contributed: not if it failed in what every push waits for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,30 @@ def test_a_batch_that_fails_once_is_taken_the_second_time() -> None:
     done = run(short_at(), model_fn)
     assert [result.global_step for result in done.results] == list(range(1, 7))
     assert len(done.named("step_failed")) == 1 and not done.skipped
+
+
+@pytest.mark.parametrize("where", ["before the push", "beside it"])
+def test_a_step_of_a_round_is_repeated_in_its_attempt_only_if_it_cannot_have_pushed(where: str) -> None:
+    calls = []
+
+    def once(values: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise ValueError("this time")
+        return values
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        seen = tf1.numpy_function(once, [labels], tf1.float32)
+        seen.set_shape(labels.shape)
+        if where == "before the push":
+            return plain(features, seen, mode)
+        return replace(plain(features, labels, mode), updates=[seen.op])
+
+    done = run(short_at(), model_fn, mode="sync")
+    assert len(done.named("step_failed")) == 1 and not done.skipped
+    assert done.control_plane.rounds.attempt == (6 if where == "before the push" else 7)
+    assert {row[APPLIED] for row in done.cluster.ledgers(done.graph.plan).values()} == {6}
+    assert len(calls) == 7, "each batch once, and the one that failed a second time"
 
 
 @pytest.mark.long

@@ -1,0 +1,142 @@
+"""The training of a simulated worker, as graph/loop/training_loop.py has it: sessions, rounds, the end of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from psruntime.config import JobConfig
+from psruntime.core.members.messages import Assignment, Ending
+from psruntime.core.members.view import View
+from psruntime.errors import ReplacedError
+from psruntime.graph.loop.round_loop import RoundLoop
+from psruntime.graph.session.session import ViewSessionCreator
+from psruntime.rpc.worker.worker_control import WorkerControl
+from tests.simulation.checkpoints import Checkpoints, Preparation
+from tests.simulation.kernel import Process
+from tests.simulation.session import Recoverable, Request, Runner, Session
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+SAVE_EVERY = 4  # rounds
+
+
+class Inputs:
+    """Batches are numbers from 0."""
+
+    shards = None
+    is_ready = True
+    why_none = ""
+    name = "input_fn"
+
+    def __init__(self) -> None:
+        self.drawn = 0
+        self._back: list[list[Any]] = []
+
+    def draw_if_any(self) -> list[Any]:
+        if self._back:
+            return self._back.pop()
+        self.drawn += 1
+        return [self.drawn - 1]
+
+    draw_endlessly = draw_if_any
+
+    def give_back(self, batch: list[Any]) -> None:
+        self._back.append(batch)
+
+    put_back = give_back
+
+    def applied(self, batch: list[Any]) -> None:
+        """It counts."""
+
+    def examples(self, batch: list[Any]) -> int:
+        return 1
+
+    def miscounted(self, batch: list[Any]) -> None:
+        return None
+
+
+class Training:
+    """As graph/loop/training_loop.py: sessions, the steps of the mode, the end of the job."""
+
+    def __init__(
+        self, cluster: Cluster, process: Process, index: int, control: WorkerControl, job: JobConfig,
+        log: Callable[..., None],
+    ) -> None:  # fmt: skip
+        self._cluster, self._control = cluster, control
+        self._checkpoints = Checkpoints(cluster.folder, process)
+        self._saved = 0
+        preparation = Preparation(cluster.folder, process, self._checkpoints, index, cluster.audit.restored)
+
+        def opens(view: View, _prepares: bool) -> Session:
+            return self._opened(Session(cluster.network, process, index, view))
+
+        self._creator = ViewSessionCreator(
+            None, control, preparation, log, opens, initialise=lambda _: None, has_rounds=True
+        )
+        compute_s, only_keeps = cluster.schedule.compute_s, job.backup_workers > 0
+        self._runner = Runner(
+            process, index, lambda: control.is_current(self._creator.assignment), compute_s, only_keeps
+        )
+        self.session = Recoverable(self._creator, self._runner.opened)
+        stores = [None for numbers in cluster.buckets for _ in numbers]
+        request, closing = Request("step"), Request("close")
+        graph = SimpleNamespace(
+            rounds=SimpleNamespace(stores=stores, request=closing), request=request, mean_divisor=None, graph=None,
+            model=SimpleNamespace(spec=SimpleNamespace(clip_norm=None, examples=0), batch=["batch"]),
+        )  # fmt: skip
+        run = SimpleNamespace(
+            graph=graph, inputs=Inputs(), control_plane=control, index=index, job=job, log=log,
+            data_errors=SimpleNamespace(succeeded=lambda: None), observers=SimpleNamespace(on_update=None),
+        )  # fmt: skip
+        self._loop = RoundLoop(run, self._creator, self._runner, self._on_step, lambda: False)  # type: ignore[arg-type]
+
+    def _opened(self, session: Session) -> Session:
+        sessions = self._cluster.sessions
+        sessions[session.worker] = [each for each in sessions.get(session.worker, []) if not each.is_closed] + [session]
+        return session
+
+    def run(self) -> None:
+        try:
+            while True:
+                self.session.run_step_fn(lambda _: None)
+                self._loop.run(self.session)  # type: ignore[arg-type]
+                assignment = self._creator.assignment
+                ending = self._control.await_end(assignment)
+                if ending is Ending.OVER:
+                    return
+                if ending is Ending.RESUME:
+                    self.session.run_step_fn(lambda _: self._runner._require_current())
+                else:
+                    self._finish(assignment)
+        finally:
+            self.session.close()
+
+    def _on_step(self, result: Any) -> None:
+        if self._control.is_chief() and result.global_step >= self._saved + SAVE_EVERY:
+            with suppress(*Recoverable.LOST):
+                self._save()
+
+    def _save(self) -> None:
+        session = self._runner.session
+        assert session is not None
+        checkpoint = self._checkpoints.save(session)
+        if checkpoint:
+            self._saved = checkpoint.global_step
+            self._control.saved(checkpoint.global_step)
+
+    def _finish(self, assignment: Assignment) -> None:
+        try:
+            self._runner._require_current()
+            self._save()
+            self._control.closed_part()
+            if not self._control.is_current(assignment):
+                return
+            self._control.report_finished(assignment)
+        except ReplacedError as error:
+            self._control.back_off(str(error))
+        except Recoverable.LOST as error:
+            self._control.back_off(f"a ps was lost while the job ended: {error}")
