@@ -33,9 +33,9 @@ class Tls:
     ca: bytes = field(repr=False)
     cert: bytes = field(repr=False)
     key: bytes = field(repr=False)
-    caller: ssl.SSLContext
-    web: ssl.SSLContext
-    mirror: tuple[ssl.SSLContext, ssl.SSLContext]
+    caller: ssl.SSLContext = field(compare=False)
+    web: ssl.SSLContext = field(compare=False)
+    mirror: tuple[ssl.SSLContext, ssl.SSLContext] = field(compare=False)
 
     def server_configuration(self) -> Any:
         """For a gRPC server that serves no client without a certificate of a CA."""

@@ -161,8 +161,10 @@ class Keeping:
             if self._times == LASTS:
                 self._log("credentials_refused", reason=f"{error}; what was read before stays in force")
             return
-        self._security.take(newer)
         self._refused = ""
+        if newer == self._security:  # a file was replaced by its like, or after the last look and before it was read
+            return
+        self._security.take(newer)
         self._log("credentials_read", tokens=len(newer.tokens), tls=bool(newer.tls))
 
     def notice_expiry(self) -> None:

@@ -93,6 +93,18 @@ def test_a_change_of_the_ca_step_by_step_ends_no_call(stage, files, authority, s
         stage.client(server, authority.security()).get_job()
 
 
+def test_what_was_read_before_is_not_read_anew(files, authority) -> None:
+    """As where a file is replaced between the look at its version and the read."""
+    at = files("ps")
+    before = at.security.tls
+    os.utime(at.config.tls_key, (1, 1))
+    at.keeping.look()
+    assert at.security.tls is before and not at.events.named("credentials_read")
+    at.issue(authority)
+    at.keeping.look()
+    assert at.security.tls != before and len(at.events.named("credentials_read")) == 1
+
+
 def test_a_certificate_whose_key_is_not_there_yet_changes_nothing(files, authority) -> None:
     at = files("ps")
     before = at.security.tls
@@ -181,13 +193,15 @@ def test_a_token_of_a_pipe_is_read_once(tmp_path, authority) -> None:
     ends = os.pipe()
     os.write(ends[1], TOKEN.encode() + b"\n")
     os.close(ends[1])
+    ca = tmp_path / "ca.pem"
+    copyfile(authority.ca_file, ca)
     try:
-        config = replace(authority.files(), token_file=f"/dev/fd/{ends[0]}")
+        config = replace(authority.files(), tls_ca=str(ca), token_file=f"/dev/fd/{ends[0]}")
         security = load_security(config)
         assert security.tokens == (TOKEN,)
         events = Events()
         keeping = Keeping(security, events)
-        os.utime(config.tls_ca)
+        ca.write_bytes(2 * ca.read_bytes())
         keeping.look()
         assert security.tokens == (TOKEN,)
         assert events.named("credentials_read")
