@@ -114,10 +114,10 @@ class Booted:
         poll_until(self._is_gone, 30, "the end of its processes")
 
     def _is_gone(self) -> bool:
-        for folder in sorted(self._cgroup.rglob("*/"), reverse=True):
-            if folder.is_dir() and "populated 0" in (folder / "cgroup.events").read_text():
-                folder.rmdir()
+        # A group counts the processes of those below it: once this one has none, no group has.
         if "populated 1" in (self._cgroup / "cgroup.events").read_text():
             return False
+        for folder in sorted((path for path in self._cgroup.rglob("*") if path.is_dir()), reverse=True):
+            folder.rmdir()
         self._cgroup.rmdir()
         return True
