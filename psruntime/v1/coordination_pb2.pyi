@@ -944,7 +944,7 @@ class NextActionResponse(_message.Message):
     def __init__(self, action: _Optional[_Union[Action, _Mapping]] = ...) -> None: ...
 
 class Action(_message.Message):
-    __slots__ = ("kind", "round", "attempt", "opened", "reason", "closes", "share", "local")
+    __slots__ = ("kind", "round", "attempt", "opened", "reason", "closes", "share", "local", "counted", "began")
     KIND_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -953,6 +953,8 @@ class Action(_message.Message):
     CLOSES_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     LOCAL_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
     kind: ActionKind
     round: int
     attempt: int
@@ -961,7 +963,9 @@ class Action(_message.Message):
     closes: Complete
     share: int
     local: bool
-    def __init__(self, kind: _Optional[_Union[ActionKind, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ..., share: _Optional[int] = ..., local: _Optional[bool] = ...) -> None: ...
+    counted: int
+    began: int
+    def __init__(self, kind: _Optional[_Union[ActionKind, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ..., share: _Optional[int] = ..., local: _Optional[bool] = ..., counted: _Optional[int] = ..., began: _Optional[int] = ...) -> None: ...
 
 class Complete(_message.Message):
     __slots__ = ("round", "attempt", "members", "examples", "local")

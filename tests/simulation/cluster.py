@@ -263,7 +263,7 @@ class Cluster:
         )
         membership.start(60.0)
         try:
-            Training(self, process, index, control, job, side.log).run()
+            Training(self, process, index, number, control, job, side.log).run()
         except StopRequested:
             raise
         except JobFailedError as error:

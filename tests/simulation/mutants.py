@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from psruntime.core.accounting.accounts import PENDING, VOID
+from psruntime.core.accounting.accounts import APPLIED, PENDING, ROLLED_BACK, VOID
 from psruntime.core.coordinator import lifecycle
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.members import membership
@@ -71,12 +71,11 @@ def _forgets_attempts(right: Any) -> Any:
     return lambda self, global_step, attempt: right(self, global_step, min(attempt, global_step))
 
 
-def _keeps_pending(right: Any) -> Any:
-    def move(self: Bucket, count: int, column: int, to: int) -> None:
-        if (column, to) != (PENDING, VOID):
-            right(self, count, column, to)
+def _never_moves(column: int, to: int) -> Callable[[Any], Any]:
+    def wrong(right: Any) -> Any:
+        return lambda self, count, *columns: None if columns == (column, to) else right(self, count, *columns)
 
-    return move
+    return wrong
 
 
 def _keeps_values(right: Any) -> Any:
@@ -120,6 +119,12 @@ _RIGHT_USE = contribution.use_of
 
 def _always_again(right: Any) -> Any:
     return lambda kept, is_of_view, action, closes_without: _RIGHT_USE(kept, True, action, closes_without)
+
+
+def _always_counted(right: Any) -> Any:
+    return lambda kept, is_of_view, action, closes_without: _RIGHT_USE(
+        kept, is_of_view, replace(action, began=action.round), closes_without
+    )
 
 
 def _drops_instead(right: Any) -> Any:
@@ -166,7 +171,10 @@ MUTANTS = (
     Mutant("a round is applied twice", ((BucketRound, "began"),), _gives(False)),
     Mutant("a lease does not end", ((membership.Membership, "end_leases"),), _gives([])),
     Mutant("a heartbeat does not renew the lease", ((membership.Membership, "renew"),), _never_renewed),
-    Mutant("pending contributions stay after a restore", ((Bucket, "move"),), _keeps_pending),
+    Mutant("pending contributions stay after a restore", ((Bucket, "move"),), _never_moves(PENDING, VOID)),
+    Mutant(
+        "applied updates stay in the ledger after a restore", ((Bucket, "move"),), _never_moves(APPLIED, ROLLED_BACK)
+    ),
     Mutant("variables stay at a restore", ((Servers, "restore"),), _keeps_values),
     Mutant("the loss of a member voids nothing", ((Rounds, "_withdraw"),), _no_void),
     Mutant("a void attempt is tried again under its number", ((Rounds, "_move"),), _same_attempt),
@@ -180,6 +188,8 @@ MUTANTS = (
     Mutant("a void contribution is reported", ((round_loop, "are_accepted"),), _gives(True)),
     Mutant("a gradient of another view is pushed again", ((round_loop, "use_of"),), _always_again),
     Mutant("a contribution is sent again", ((round_loop, "sent_once"), (round_runs, "sent_once")), _sent_again),
+    Mutant("each contribution that was accepted counts", ((round_loop, "use_of"),), _always_counted),
+    Mutant("a contribution that was cut off voids nothing", ((Rounds, "cut_off"),), _gives([])),
     Mutant("a batch is dropped with its view", ((round_loop, "use_of"),), _drops_instead),
     Mutant("an older answer replaces a newer one", ((LatestAnswer, "offer"),), _any_revision),
     Mutant("a round more than the limit", ((Rounds, "__init__"),), _one_round_more),
@@ -205,6 +215,11 @@ FOUND_BY = {  # the first seed that does; the others were not found in 200 to 90
     "a torn round counts as applied": 116,
     "a bucket that is not closed counts as closed": 35,
     "a contribution is sent again": 564,
+    "applied updates stay in the ledger after a restore": 5,
+    "a gradient of another view is pushed again": 23,
+    "each contribution that was accepted counts": 30,
+    "a contribution that was cut off voids nothing": 564,
+    "a batch is dropped with its view": 23,
     "a session of an older view is used": 4,
     "a member does not join again": 3,
     "the round of the view before is not recorded": 30,

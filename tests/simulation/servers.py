@@ -30,6 +30,7 @@ from psruntime.core.rounds.contribution import BucketOutcome, BucketRound
 from tests.simulation.kernel import Process
 
 PRIME = 2_147_483_647
+BATCHES = 1_000_000  # from one process's first batch to the next one's: more than one draws
 SECTION_S = 0.002  # between the halves of a critical section: so long that many are cut off in between
 
 

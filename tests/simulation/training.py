@@ -16,6 +16,7 @@ from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.rpc.worker.worker_control import WorkerControl
 from tests.simulation.checkpoints import Checkpoints, Preparation
 from tests.simulation.kernel import Process
+from tests.simulation.servers import BATCHES
 from tests.simulation.session import Recoverable, Request, Runner, Session
 
 if TYPE_CHECKING:
@@ -25,22 +26,22 @@ SAVE_EVERY = 4  # rounds
 
 
 class Inputs:
-    """Batches are numbers from 0."""
+    """Batches are numbers, unlike those of all other processes.  number: of the process."""
 
     shards = None
     is_ready = True
     why_none = ""
     name = "input_fn"
 
-    def __init__(self) -> None:
-        self.drawn = 0
+    def __init__(self, number: int) -> None:
+        self.drawn, self._first = 0, number * BATCHES
         self._back: list[list[Any]] = []
 
     def draw_if_any(self) -> list[Any]:
         if self._back:
             return self._back.pop()
         self.drawn += 1
-        return [self.drawn - 1]
+        return [self._first + self.drawn - 1]
 
     draw_endlessly = draw_if_any
 
@@ -63,7 +64,7 @@ class Training:
     """As graph/loop/training_loop.py: sessions, the steps of the mode, the end of the job."""
 
     def __init__(
-        self, cluster: Cluster, process: Process, index: int, control: WorkerControl, job: JobConfig,
+        self, cluster: Cluster, process: Process, index: int, number: int, control: WorkerControl, job: JobConfig,
         log: Callable[..., None],
     ) -> None:  # fmt: skip
         self._cluster, self._control = cluster, control
@@ -89,7 +90,7 @@ class Training:
             model=SimpleNamespace(spec=SimpleNamespace(clip_norm=None, examples=0), batch=["batch"]),
         )  # fmt: skip
         run = SimpleNamespace(
-            graph=graph, inputs=Inputs(), control_plane=control, index=index, job=job, log=log,
+            graph=graph, inputs=Inputs(number), control_plane=control, index=index, job=job, log=log,
             data_errors=SimpleNamespace(succeeded=lambda: None), observers=SimpleNamespace(on_update=None),
         )  # fmt: skip
         self._loop = RoundLoop(run, self._creator, self._runner, self._on_step, lambda: False)  # type: ignore[arg-type]

@@ -103,22 +103,29 @@ def is_late(computed: Computed, number: int, opened: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """A gradient that a worker keeps.  round, opened: as in its action.  pushed: a contribution of it was accepted."""
+    """A gradient that a worker keeps.  round, opened: as in its action.
+
+    pushed: the last attempt for which a contribution of it was accepted, 0 if there is none.
+    """
 
     round: int
     opened: int
-    pushed: bool = False
+    pushed: int = 0
 
 
 class Use(Enum):
     """What becomes of a kept gradient when its worker gets an action for a gradient.
 
-    | the gradient | was pushed | was not |
-    |---|---|---|
-    | is of the round of the action, in this view | AGAIN | AGAIN |
-    | is of another round of this view, which so has closed | SPENT | LATE |
-    | is of an earlier view, and its round is behind | SPENT | UNUSED if rounds close without some workers, else ANEW |
-    | is of an earlier view, and its round is not | ANEW | ANEW |
+    | the gradient | was pushed, and counts | was pushed | was not |
+    |---|---|---|---|
+    | is of the round of the action, in this view | AGAIN | AGAIN | AGAIN |
+    | is of another round of this view, which so has closed | SPENT | SPENT | LATE |
+    | is of an earlier view, and its round is behind | SPENT | UNUSED if rounds close without some workers, else ANEW | as
+      if it was pushed |
+    | is of an earlier view, and its round is not | ANEW | ANEW | ANEW |
+
+    In an earlier view the worker may have been lost, so that its attempt became void and the round closed without it.
+    Which attempt counts the action has.
     """
 
     AGAIN = "it is contributed to the new attempt, without being computed again"
@@ -134,9 +141,11 @@ def use_of(kept: Kept | None, is_of_view: bool, action: Action, closes_without: 
         return Use.SPENT
     if is_of_view:
         return Use.AGAIN if kept.opened == action.opened else Use.SPENT if kept.pushed else Use.LATE
-    if kept.round >= action.round or not (kept.pushed or closes_without):
+    if kept.round >= action.round:
         return Use.ANEW
-    return Use.SPENT if kept.pushed else Use.UNUSED
+    if kept.pushed and (kept.pushed == action.counted or kept.round <= action.began):
+        return Use.SPENT
+    return Use.UNUSED if closes_without else Use.ANEW
 
 
 class Late(NamedTuple):

@@ -120,6 +120,8 @@ class Rounds:
         self._previous: PastRound | None = None
         self._present: dict[int, int] = {}  # workers with a session on this view: incarnation -> worker index
         self._starved: dict[int, int] = {}  # incarnation -> the attempt since which it has had no batch
+        self._counted: dict[int, tuple[int, int]] = {}  # worker index -> (round, attempt) that it was last part of
+        self._began: int | None = None  # the lowest global step at which a view began
 
     @property
     def round(self) -> int:
@@ -196,6 +198,13 @@ class Rounds:
         """
         past = self._complete()
         is_held = past and past.round == global_step and past.attempt <= attempt
+        undone = past.attempt if past and not is_held else 0
+        self._counted = {
+            index: (number, counted)
+            for index, (number, counted) in self._counted.items()
+            if number <= global_step and counted != undone
+        }
+        self._began = global_step if self._began is None else min(self._began, global_step)
         self._forget()
         self._previous = None
         self.attempt = max(self.attempt, attempt)
@@ -394,7 +403,10 @@ class Rounds:
             reason = self.waits_for(chief)
         share = self.shares.of(incarnation) if self.shares and kind is ActionKind.PUSH else 0
         local = self._local is not None and kind is ActionKind.PUSH
-        return Action(kind, self.round, self.attempt, self.opened, closes, reason, share, local)
+        _, counted = self._counted.get(self._present[incarnation], (0, 0))
+        return Action(
+            kind, self.round, self.attempt, self.opened, closes, reason, share, local, counted, self._began or 0
+        )
 
     def waits_for(self, chief: int | None) -> str:
         """The workers that the round waits for, for people.  Up to NAMED are named, more are counted."""
@@ -439,6 +451,7 @@ class Rounds:
             self._move(RoundEvent.EMPTY)
         elif self.state is RoundState.COLLECTING and len(self._contributions) == self._chosen.needed:
             self._move(RoundEvent.FILL)
+            self._counted |= {index: (self.round, self.attempt) for index in self._members.values()}
 
     def _complete(self) -> PastRound | None:
         """The round that is complete and not known to be closed."""

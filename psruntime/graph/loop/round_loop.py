@@ -194,7 +194,7 @@ class RoundLoop:
         kept = self._kept
         assert kept is not None
         if self._creator.assignment == assignment:  # else it was pushed to ps that are no longer those of the view
-            self._kept = replace(kept, pushed=True)
+            self._kept = replace(kept, pushed=action.attempt)
         self._record_update(kept, action.round, action.attempt, contribution(self._buckets, kept.weight > 0))
         apart = self._graph.model.spec.clip_norm is not None
         batch = kept.batch

@@ -76,24 +76,32 @@ def test_a_gradient_is_late_for_every_round_but_its_own() -> None:
 
 
 ANOTHER, BEHIND = 5, 2  # a first attempt, and a round
-USES = {  # of the view; opened at; round; pushed; whether rounds close without some
-    **{(True, 4, 3, pushed, without): Use.AGAIN for pushed in (False, True) for without in (False, True)},
-    **{(True, ANOTHER, number, True, without): Use.SPENT for number in (2, 3) for without in (False, True)},
-    **{(True, ANOTHER, number, False, without): Use.LATE for number in (2, 3) for without in (False, True)},
-    **{(True, 4, BEHIND, pushed, without): Use.AGAIN for pushed in (False, True) for without in (False, True)},
+UNCOUNTED, COUNTED = 7, 8  # attempts
+PUSHED, EITHER = (0, UNCOUNTED, COUNTED), (False, True)
+USES = {  # of the view; opened at; round; attempt that took it; whether rounds close without some
+    **{(True, 4, number, pushed, without): Use.AGAIN
+       for number in (BEHIND, 3) for pushed in PUSHED for without in EITHER},
+    **{(True, ANOTHER, number, pushed, without): Use.SPENT if pushed else Use.LATE
+       for number in (BEHIND, 3) for pushed in PUSHED for without in EITHER},
     **{(False, opened, 3, pushed, without): Use.ANEW
-       for opened in (4, ANOTHER) for pushed in (False, True) for without in (False, True)},
-    **{(False, opened, BEHIND, True, without): Use.SPENT for opened in (4, ANOTHER) for without in (False, True)},
-    **{(False, opened, BEHIND, False, True): Use.UNUSED for opened in (4, ANOTHER)},
-    **{(False, opened, BEHIND, False, False): Use.ANEW for opened in (4, ANOTHER)},
+       for opened in (4, ANOTHER) for pushed in PUSHED for without in EITHER},
+    **{(False, opened, BEHIND, COUNTED, without): Use.SPENT for opened in (4, ANOTHER) for without in EITHER},
+    **{(False, opened, BEHIND, pushed, True): Use.UNUSED for opened in (4, ANOTHER) for pushed in (0, UNCOUNTED)},
+    **{(False, opened, BEHIND, pushed, False): Use.ANEW for opened in (4, ANOTHER) for pushed in (0, UNCOUNTED)},
 }  # fmt: skip
 
 
 def test_every_kept_gradient_has_one_use() -> None:
-    action = Action(ActionKind.PUSH, round=3, attempt=6, opened=4)
-    cells = set(itertools.product((False, True), (4, ANOTHER), (BEHIND, 3), (False, True), (False, True)))
+    action = Action(ActionKind.PUSH, round=3, attempt=9, opened=4, counted=COUNTED, began=1)
+    cells = set(itertools.product(EITHER, (4, ANOTHER), (BEHIND, 3), PUSHED, EITHER))
     assert set(USES) == cells
     for of_view, opened, number, pushed, without in cells:
         kept = Kept(round=number, opened=opened, pushed=pushed)
         assert use_of(kept, of_view, action, without) is USES[of_view, opened, number, pushed, without]
     assert use_of(None, False, action, True) is Use.SPENT
+
+
+def test_of_rounds_before_the_coordinator_began_a_contribution_that_was_accepted_counts() -> None:
+    action = Action(ActionKind.PUSH, round=3, attempt=9, opened=4, counted=COUNTED, began=BEHIND)
+    assert use_of(Kept(round=BEHIND, opened=4, pushed=UNCOUNTED), False, action, False) is Use.SPENT
+    assert use_of(Kept(round=BEHIND, opened=4), False, action, False) is Use.ANEW

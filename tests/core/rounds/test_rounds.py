@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psruntime.core.rounds import rounds as module
 from psruntime.core.rounds.contribution import Late
-from psruntime.core.rounds.round_messages import ActionKind, Applied, Complete, Computed, Pushed, Taken
+from psruntime.core.rounds.round_messages import ActionKind, Applied, Complete, Computed, CutOff, Pushed, Taken
 from psruntime.core.rounds.rounds import Rounds
 from psruntime.core.rounds.shares import Shares
 from tests.support.transitions import check_transitions
@@ -39,6 +39,41 @@ def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batc
     for incarnation in (1, 2, 3):
         rounds.lose(incarnation)
     assert rounds.is_complete and not rounds.being_applied, "no worker is left to apply it, so nothing waits for that"
+
+
+def test_an_action_names_the_last_contribution_of_the_worker_that_counts() -> None:
+    rounds = Rounds()
+    rounds.begin(0, 0)
+    for incarnation, index in ((11, 1), (12, 2)):
+        rounds.enter(incarnation, index)
+    rounds.open_next(2)
+
+    def counted(incarnation: int) -> int:
+        return rounds.action_of(incarnation, chief=2).counted
+
+    contributed(rounds, 11, 12)
+    rounds.open_next(1)
+    assert (counted(11), counted(12)) == (1, 1), "the round is complete, and will be applied"
+    contributed(rounds, 11)
+    rounds.lose(11)
+    assert rounds.cut_off(12, CutOff(2, 2)) == [1] and rounds.attempt == 3, "what worker 1 has pushed is void with it"
+    rounds.enter(21, 1)  # it is back
+    contributed(rounds, 12)
+    rounds.open_next(1)
+    assert (rounds.round, counted(21), counted(12)) == (3, 1, 3), "round 2 has closed without worker 1"
+    contributed(rounds, 21, 12)
+    rounds.end()
+    rounds.begin(1, 4)
+    rounds.enter(21, 1)
+    assert counted(21) == 0, "what it has contributed to round 3 is undone"
+
+
+def test_a_coordinator_names_the_rounds_of_which_it_does_not_know_what_counted() -> None:
+    rounds = Rounds()
+    for global_step, began in ((5, 5), (7, 5), (3, 3)):
+        rounds.begin(global_step, 9)
+        rounds.enter(11, 1)
+        assert rounds.action_of(11, chief=1).began == began
 
 
 def test_who_has_contributed_is_told_while_the_round_waits_for_others() -> None:
