@@ -13,6 +13,7 @@ import psruntime
 from psruntime import cli
 from psruntime.launch.children import PYTHON
 from tests.support.docs import ROOT
+from tests.support.selection import long_but
 
 HEAVY = ("tensorflow", "grpc", "google.protobuf", "numpy")
 
@@ -107,7 +108,7 @@ RUNS = [  # words of a command
 ]
 
 
-@pytest.mark.parametrize("words", RUNS, ids=lambda words: words[1])
+@pytest.mark.parametrize("words", long_but(RUNS[:1], RUNS), ids=lambda words: words[1])
 def test_a_foreign_folder_replaces_no_module(words: tuple[str, ...], tmp_path: Path) -> None:
     """Somebody types a command in a folder of downloads."""
     for name in FOREIGN if sys.version_info >= (3, 11) else FOREIGN[:5]:

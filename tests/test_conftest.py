@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.selection import long_but
-
 CONFTEST = """
 import tests.conftest
 pytest_plugins = ["tests.conftest"]
@@ -43,7 +41,8 @@ def test_that_waits():
 """
 
 
-@pytest.mark.parametrize("processes", long_but([2], [0, 2]))
+@pytest.mark.long
+@pytest.mark.parametrize("processes", [0, 2])
 def test_slow_tests_that_are_not_long_are_named(processes: int, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    long: as everywhere\n")

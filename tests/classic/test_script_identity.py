@@ -91,6 +91,7 @@ def test_what_differs_is_named_with_both_values(said: str) -> None:
     assert any(each.startswith(said) for each in found), found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resource", [False, True])
 @pytest.mark.parametrize("argument", ["rate", "beta1", "epsilon"])
 def test_each_constant_of_a_table_that_is_updated_row_by_row(argument: str, resource: bool) -> None:

@@ -54,6 +54,7 @@ def waiting(job: Cluster) -> list[str]:
     return [m.worker_stats.waiting for m in job.status().members if m.worker_stats]
 
 
+@pytest.mark.long
 def test_leads_and_staleness_stay_within_the_bound_whoever_comes_goes_or_stalls(zygote: Zygote, tmp_path: Path) -> None:
     settings = {
         "mode": "bounded", "bound": BOUND, "pipeline": PIPELINE, "ps": 2, "min_workers": 3, "train_steps": 1_000_000

@@ -69,6 +69,7 @@ def test_a_killed_ps_comes_back_at_another_address(zygote: Zygote, tmp_path: Pat
         end(job)
 
 
+@pytest.mark.long
 def test_ps_0_dies_with_the_coordinator_and_everybody_finds_its_successor(zygote: Zygote, tmp_path: Path) -> None:
     job_flags = ["--ps=2", "--min-workers=2", "--train-steps=800", "--save-steps=100", "--lease=3", "--linger=0"]
     job_flags.append(f"--checkpoint-dir={tmp_path / 'c'}")

@@ -21,6 +21,7 @@ MODEL = "--model=tests.cluster.record_models"
 DECAY, STEPS = 0.1, 400
 
 
+@pytest.mark.long
 def test_the_parameters_are_what_the_record_says_was_applied(zygote: Zygote, tmp_path: Path) -> None:
     """Three workers, of which one is slow and one leaves after SIGTERM: no update is missing, and each was applied with
     the weight of its own staleness."""

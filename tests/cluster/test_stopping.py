@@ -13,7 +13,6 @@ import pytest
 from psruntime.core.members.view import Phase
 from tests.support.cluster import Zygote, cluster
 from tests.support.polling import poll_until
-from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -31,7 +30,8 @@ def newest_step(folder: Path) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("mode", long_but([ASYNC], [ASYNC, BOUNDED, SYNC]), ids=lambda mode: mode["mode"])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", [ASYNC, BOUNDED, SYNC], ids=lambda mode: mode["mode"])
 def test_a_job_that_is_stopped_goes_on_where_it_was(zygote: Zygote, tmp_path: Path, mode: dict[str, Any]) -> None:
     settings = {"ps": 2, "min_workers": 2, "train_steps": NEVER, "save_steps": NEVER, **mode}
     checkpoints = tmp_path / "c"

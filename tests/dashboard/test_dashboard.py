@@ -87,6 +87,7 @@ def ended(process: subprocess.Popen[str], signum: int) -> tuple[int, str]:
 Browse = Callable[[str], Browser]
 
 
+@pytest.mark.long
 def test_browsers_see_what_the_coordinator_says(stage: Stage, commands: Commands, browse: Browse) -> None:  # noqa: F811
     server = stage.coordinator(PAIR, fresh_s=0.2)
     client = stage.client(server)

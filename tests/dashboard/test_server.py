@@ -41,6 +41,7 @@ def test_a_browser_that_does_not_read_has_one_look_waiting(dashboard: Dashboard)
     assert [len(document.session_callbacks) for document in documents] == [1, 1]
 
 
+@pytest.mark.long
 def test_a_browser_that_answers_no_pings_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "PING_S", 0.2)
     made: list[tuple[IOLoop, Dashboard]] = []

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.firewall import RULES, write_rules
+from tests.support.selection import long_but
 
 MEMBER, MEMBER6 = "10.9.1.2", "fd09:1::2"
 OUTSIDER, OUTSIDER6 = "10.9.2.2", "fd09:2::2"
@@ -174,7 +175,7 @@ def test_only_members_reach_the_ports_of_a_job(network: Network, rules: Path) ->
     assert network.dropped_packets() == dropped
 
 
-@pytest.mark.parametrize("kind", ["of the range", "any"])
+@pytest.mark.parametrize("kind", long_but(["of the range"], ["of the range", "any"]))
 def test_no_other_user_of_the_machine_reaches_a_port_of_the_job(network: Network, rules: Path, kind: str) -> None:
     """Also any port, as that of a private ps of a local stage, and also when he is the first to call there."""
     (port,) = network.listen(network.guarded, TENSORFLOW if kind == "of the range" else 0)
@@ -212,6 +213,7 @@ def test_what_is_dropped_has_never_reached_the_process(network: Network, rules: 
     assert out.count("accepted") == 1
 
 
+@pytest.mark.long
 def test_strangers_take_no_place_in_the_queue_of_a_port_that_is_known(network: Network, rules: Path) -> None:
     """Only a first packet is answered, in vain: by that the port is known."""
     (port,) = network.listen(network.guarded, 0)

@@ -118,6 +118,7 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
         yield Pods(network, at_exit)
 
 
+@pytest.mark.long
 def test_the_pods_of_a_job_are_reached_by_each_other_and_reach_what_is_named(pods: Pods) -> None:
     (policy,) = of_kind(rendered(EXAMPLE), "NetworkPolicy")
     everything = {(pod, port) for pod in PODS for port in PORTS}

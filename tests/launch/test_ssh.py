@@ -15,6 +15,7 @@ from psruntime.launch.sources import read_host_lists
 from tests.support.command_lines import complaint
 from tests.support.fake_ssh import Launcher
 from tests.support.polling import await_line
+from tests.support.selection import long_but
 from tests.support.sshd import start_group
 
 pytestmark = [
@@ -98,7 +99,7 @@ def test_a_command_that_is_not_there_ends_the_job(launcher: Launcher) -> None:
     assert "psrun cannot be run on a; PSRUNTIME names another command\n" in err
 
 
-@pytest.mark.parametrize("crash", ["75", "-9", "-11"])
+@pytest.mark.parametrize("crash", long_but(["75"], ["75", "-9", "-11"]))
 def test_what_crashes_is_started_again_after_a_pause(launcher: Launcher, crash: str) -> None:
     launcher.plan(ps_0="waits0", worker_1=f"{crash} {crash} 0")
     code, _, err = launcher.run("a,b")
@@ -153,6 +154,7 @@ def test_a_host_that_cannot_be_reached_ends_the_job(launcher: Launcher) -> None:
     assert "launch/ssh.sh: down cannot be reached; try: ssh -o BatchMode=yes" in err
 
 
+@pytest.mark.long
 def test_a_connection_that_is_cut_off_later_is_made_again(launcher: Launcher) -> None:
     launcher.plan(ps_0="waits0", worker_0="75 255 0")
     code, _, err = launcher.run("a")
@@ -188,6 +190,7 @@ def test_a_signal_to_all_of_its_processes_is_one_to_the_script(launcher: Launche
     assert "ps-0 on a ended with 143\n" in err and "worker-0 on a ended with 75\n" in err
 
 
+@pytest.mark.long
 def test_nothing_is_started_again_after_a_signal(launcher: Launcher) -> None:
     launcher.plan(ps_0="waits143", worker_0="75 75 75 75 75")
     process = launcher.start("a")
@@ -198,6 +201,7 @@ def test_nothing_is_started_again_after_a_signal(launcher: Launcher) -> None:
     launcher.await_end()
 
 
+@pytest.mark.long
 def test_nor_is_ps_0_and_then_all_are_asked(launcher: Launcher) -> None:
     launcher.plan(ps_0="75 75 75 75 75", worker_0="waits143")
     process = launcher.start("a")
@@ -221,7 +225,7 @@ def test_a_second_signal_ends_all_at_once(launcher: Launcher) -> None:
     launcher.await_end()
 
 
-@pytest.mark.parametrize("crashing", ["waits143", "75 75 75 waits143"])
+@pytest.mark.parametrize("crashing", long_but(["waits143"], ["waits143", "75 75 75 waits143"]))
 def test_nothing_outlives_a_script_that_was_killed(launcher: Launcher, crashing: str) -> None:
     launcher.plan(ps_0="waits143", worker_0="waits143", worker_1=crashing)
     process = launcher.start("a,b")

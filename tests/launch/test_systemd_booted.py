@@ -141,6 +141,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield Machine(tmp_path, at_exit)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ROLES)
 def test_a_unit_reads_its_credentials_writes_little_and_reaches_the_members_alone(machine: Machine, role: str) -> None:
     seen = machine.start(role)
@@ -154,6 +155,7 @@ def test_a_unit_reads_its_credentials_writes_little_and_reaches_the_members_alon
     assert machine.booted.run("setpriv", "--reuid=nobody", "--clear-groups", "cat", path)[0] != 0
 
 
+@pytest.mark.long
 def test_a_unit_does_not_start_without_credentials_unless_that_is_chosen(machine: Machine) -> None:
     machine.booted.must("rm", f"{CREDENTIALS}/token")
     machine.booted.run("systemctl", "start", "psruntime-ps@0")

@@ -173,6 +173,7 @@ def machine(stack: ExitStack) -> Away:
     return machine
 
 
+@pytest.mark.long
 def test_a_silent_connection_to_a_machine_that_is_down_ends(watch: Watch, stack: ExitStack, machine: Away) -> None:
     """Both while nothing is under way and while something is."""
     watch.follow(Phase.TRAINING, f"{machine.there}:7000")

@@ -18,6 +18,7 @@ from psruntime.observe import http_server
 from psruntime.observe.http_server import CALLERS, BoundedServer, Call, first_to_go, serve
 from tests.support.certificates import Authority
 from tests.support.polling import poll_until
+from tests.support.selection import long_but
 
 STRANGER, OTHER = "127.0.0.9", "127.0.0.1"
 MANY = 5 * CALLERS
@@ -29,6 +30,7 @@ PLAIN = {
     "answer": b"GET /large HTTP/1.1\r\n\r\n", "body": b"POST /large HTTP/1.1\r\nContent-Length: 999\r\n\r\n",
 }  # fmt: skip
 KINDS = [*PLAIN, "no handshake", "half a handshake", *(f"secured, {kind}" for kind in PLAIN)]
+QUICK = ["no host", "half a handshake", "secured, body"]
 
 
 class Service:
@@ -130,7 +132,7 @@ def is_cut_off(connection: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", long_but(QUICK, KINDS))
 def test_slow_callers_get_no_thread_each_and_no_other_waits_for_them(
     kind: str, of_kind: Callable[[str], Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,7 +151,7 @@ def test_slow_callers_get_no_thread_each_and_no_other_waits_for_them(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", long_but(QUICK, KINDS))
 def test_no_caller_is_kept_for_longer_than_its_time(
     kind: str, of_kind: Callable[[str], Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_what_json_says_of_a_member_is_a_second_old_at_most(stage: Stage, capsys
     assert worker["worker_stats"]["pushes"] > said
 
 
+@pytest.mark.long
 def test_watch_shows_tables_and_what_happened_while_the_coordinator_comes_and_goes(stage: Stage) -> None:
     server = stage.coordinator(PAIR)
     client = stage.client(server)

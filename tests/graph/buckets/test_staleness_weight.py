@@ -170,13 +170,13 @@ def drive(cluster: LocalCluster, case: tuple[Any, Any], rule: str, of_gradient: 
 
 
 @every_rule
-@pytest.mark.parametrize("optimizer", DENSE)
+@pytest.mark.parametrize("optimizer", long_but(["SGD", "Adam"], DENSE))
 def test_a_dense_update(cluster: LocalCluster, optimizer: str, rule: str) -> None:
     drive(cluster, DENSE[optimizer], rule, optimizer in GRADIENT_WEIGHED, by_rows=False)
 
 
 @every_rule
-@pytest.mark.parametrize("optimizer", long_but([*OF_TENSORFLOW, "LazyAdam", "GroupFtrl"], OF_ROWS))
+@pytest.mark.parametrize("optimizer", long_but(["Momentum", "LazyAdam"], OF_ROWS))
 def test_an_update_of_rows(cluster: LocalCluster, optimizer: str, rule: str) -> None:
     drive(cluster, OF_ROWS[optimizer], rule, optimizer in GRADIENT_WEIGHED, by_rows=True)
 
@@ -202,7 +202,8 @@ RULE = "exponential:0.25"
 SINCE = 2  # steps before the pushes by hand
 
 
-@pytest.mark.parametrize("name", long_but(["table group"], MODELS))
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
 def test_a_step_is_that_of_the_lowered_rate(name: str) -> None:
     """Beside one without the rule whose learning rate is lowered by hand, with the same batches."""
     rates = [RATE]

@@ -18,7 +18,6 @@ from psruntime.model import Context, Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train, with_spec
-from tests.support.selection import long_but
 
 MODEL = linear_model(OPTIMIZERS["momentum"], 0.02)
 STEPS = 12
@@ -112,7 +111,8 @@ def test_a_gradient_that_float16_cannot_hold_stays_finite_and_an_infinite_one_do
         assert session.run(pulled).tolist() == [np.inf]
 
 
-@pytest.mark.parametrize("dtype", long_but(["bfloat16"], HALF))
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", HALF)
 def test_the_gradient_of_rows_is_rounded_only_when_it_is_pushed(dtype: str) -> None:
     """One of 80,000 is beyond float16; within clip_norm it is not."""
     large = with_spec(embedding_model(OPTIMIZERS["sgd"], 0.05), clip_norm=1.0)

@@ -85,6 +85,7 @@ HEAD = """
     return ModelSpec("""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trains", ["True", "False"])
 def test_a_checkpoint_of_a_model_with_more_or_fewer_variables_is_not_measured(
     trains: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

@@ -52,7 +52,8 @@ def test_to_ours_and_back(optimizer: str, tmp_path: Any) -> None:
     same(contents(back), unbroken)
 
 
-@pytest.mark.parametrize("sharded", long_but([True], [False, True]))
+@pytest.mark.long
+@pytest.mark.parametrize("sharded", [False, True])
 def test_from_and_to_two_ps(sharded: bool, tmp_path: Any) -> None:
     """Stock's replica_device_setter spreads the variables over its two ps, Adam's powers are on one of them."""
     folder, cluster = str(tmp_path / "run"), LocalCluster(2)

@@ -20,7 +20,6 @@ from psruntime.model import Context, ModelSpec
 from psruntime.optimizers import LazyAdam, RowwiseAdagrad
 from tests.support.dynamic_reference import WIDTH, DynamicReference, dynamic_model, skewed_ids
 from tests.support.local_cluster import LocalCluster, Run, train
-from tests.support.selection import long_but
 
 BATCH, IDS, STEPS, SETS = 8, 20, 60, 3
 SEEDED = tf1.random_uniform_initializer(-0.5, 0.5, seed=4)
@@ -77,8 +76,9 @@ def stats_of(run: Run, ps: int) -> PsStats:
     return LedgerReader(server.target, ps, run.graph.plan, run.cluster.max_workers).read()[0]
 
 
-@pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3]))
-@pytest.mark.parametrize("how", long_but(["as it comes"], SETTINGS))
+@pytest.mark.long
+@pytest.mark.parametrize("num_ps", [1, 2, 3])
+@pytest.mark.parametrize("how", SETTINGS)
 @pytest.mark.optimised
 def test_a_table_is_what_a_dictionary_is(how: str, num_ps: int, tmp_path: Any) -> None:
     ids, labels, settings = *data(), SETTINGS[how]

@@ -195,6 +195,7 @@ def test_rows_that_have_no_gradient_are_not_moved(num_ps: int, tmp_path: Any) ->
         np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-6 * max(1.0, np.abs(value).max()), err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.optimised
 def test_each_id_and_each_row_travels_once_however_many_lookups_there_are() -> None:
     cluster = LocalCluster(2)

@@ -73,6 +73,7 @@ def graph_of_rows(graph: Any) -> tuple[list[Any], list[Any]]:
     return gathers, sorted(tensors, key=lambda t: t.dtype != tf1.float32)
 
 
+@pytest.mark.long
 def test_no_edge_leads_from_ps_to_ps_and_a_table_begins_on_its_ps() -> None:
     for optimizer in ("adam", "ftrl"):
         graph = train(LocalCluster(2), embedding_model(OPTIMIZERS[optimizer]), 0, plan="per-variable").graph

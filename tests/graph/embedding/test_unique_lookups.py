@@ -15,7 +15,6 @@ from tests.graph.embedding.test_table_groups import BATCH, IDS, input_fn, table
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow
 from tests.support.control_flow import control_flow
 from tests.support.local_cluster import LocalCluster, train
-from tests.support.selection import long_but
 
 SUMS = {
     "sum": tf1.sparse_segment_sum,
@@ -48,8 +47,9 @@ def combined_model(kind: str) -> Model:
     return Model("tests.combined", input_fn, model_fn)
 
 
-@pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3]))
-@pytest.mark.parametrize("kind", long_but(["plain"], KINDS))
+@pytest.mark.long
+@pytest.mark.parametrize("num_ps", [1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
 def test_unique_ids_travel_as_they_are_and_train_as_in_plain_tensorflow(kind: str, num_ps: int, tmp_path: Any) -> None:
     model = combined_model(kind)
     run = train(LocalCluster(num_ps), model, STEPS, checkpoint_dir=str(tmp_path))

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.commands import export
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.graph.export import serving_graph
+from tests.support.selection import long_but
 from tests.support.served import ALL, MODEL, Served
 
 
@@ -43,8 +44,9 @@ def examples_of(features: dict[str, Any]) -> Any:
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize("model", ["psruntime.examples.digits", "psruntime.examples.wide_deep"])
-def test_an_example_gives_what_its_checkpoint_gives(model: str, served: Served) -> None:
+@pytest.mark.parametrize("example", long_but(["digits"], ["digits", "wide_deep"]))
+def test_an_example_gives_what_its_checkpoint_gives(example: str, served: Served) -> None:
+    model = f"psruntime.examples.{example}"
     served.argv += [f"--model={model}"]
     features, expected = served.trained(model)
     signatures = loaded(served).signatures

@@ -19,7 +19,7 @@ from psruntime.graph.export.runtimes import LiteRtRuntime
 from psruntime.graph.export.saved_model import without_smallest
 from psruntime.graph.export.tflite import compact
 from tests.graph.export.small_served import SMALL, SPARSE, exported, lite_rt
-from tests.support.selection import long_after, long_but
+from tests.support.selection import long_but
 from tests.support.served import MODEL, Served
 
 DIGITS = "psruntime.examples.digits"
@@ -84,7 +84,8 @@ CALIBRATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("features", "said"), long_after(2, CALIBRATIONS))
+@pytest.mark.long
+@pytest.mark.parametrize(("features", "said"), CALIBRATIONS)
 def test_int8_is_calibrated_on_features_of_the_training_data_by_their_names(
     features: str, said: str, served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:

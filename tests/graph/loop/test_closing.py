@@ -62,6 +62,7 @@ def test_but_not_for_ever(tmp_path: Path, monkeypatch: Any) -> None:
         train(LocalCluster(1), ADAM, 4, make_control_plane=Patient, checkpoint_dir=str(tmp_path), drain_timeout_s=1.0)
 
 
+@pytest.mark.long
 def test_what_fails_because_another_chief_is_at_work_is_no_failure(tmp_path: Path, monkeypatch: Any) -> None:
     class Changing(LocalControlPlane):
         def back_off(self, why: str) -> None:

@@ -88,7 +88,7 @@ def run(labels: Callable[[int], Any], model_fn: Any = plain, steps: int = 6, **s
     return train(LocalCluster(2), Model("my_model", labelled(labels), model_fn), steps, **settings)
 
 
-@pytest.mark.parametrize("settings", long_but([ALL["async"], ALL["sync"]], ALL.values()), ids=ALL)
+@pytest.mark.parametrize("settings", long_but([ALL["sync"]], ALL.values()), ids=ALL)
 def test_a_step_that_fails_twice_ends_the_job(settings: dict[str, Any]) -> None:
     if settings.get("mode") == "sync":  # where batches are weighed by their examples
         for first, refusal in (0, UsageError), (3, UserCodeError):  # wrong use, or the end of a job that has trained

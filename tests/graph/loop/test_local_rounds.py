@@ -48,6 +48,7 @@ def contributions(run: Run) -> list[Pushed]:
     return run.control_plane.contributed
 
 
+@pytest.mark.long
 def test_a_local_stage_is_the_training_of_one_process(cluster: LocalCluster, tmp_path: Any) -> None:
     """Dense variables and a table; what the optimizer keeps on the ps of the job is as it was."""
     run = local(cluster, tmp_path, TABLES, 5, "local:5, async")

@@ -270,8 +270,9 @@ def in_branch(variable: Any) -> Any:
     return tf1.cond(tf1.equal(1, tf1.size(variable)), lambda: variable.assign_add(2.0), lambda: tf1.constant(0.0))
 
 
-@pytest.mark.parametrize("v2", long_but([True], [True, False]), ids=["v2", "v1"])
-@pytest.mark.parametrize("way", long_but([in_loop], [in_function, in_loop, in_branch]), ids=lambda way: way.__name__)
+@pytest.mark.long
+@pytest.mark.parametrize("v2", [True, False], ids=["v2", "v1"])
+@pytest.mark.parametrize("way", [in_function, in_loop, in_branch], ids=lambda way: way.__name__)
 def test_they_may_be_changed_in_functions_loops_and_branches(way: Any, v2: bool, tmp_path: Any) -> None:
     def build(x: Any, y: Any, ids: Any) -> ModelSpec:
         total = own("total", [], SUM)

@@ -53,6 +53,7 @@ def test_a_rollback_undoes_what_was_lowered_since_the_checkpoint(tmp_path: Path)
     assert {found[name] for name, ps in of_ps.items() if ps == 1} == fresh
 
 
+@pytest.mark.long
 def test_a_checkpoint_from_before_there_was_the_column_restores(tmp_path: Path) -> None:
     model, settings = linear_model(tf1.train.AdamOptimizer), {**SETTINGS, "checkpoint_dir": str(tmp_path)}
     train(LocalCluster(1), model, 3, **settings)

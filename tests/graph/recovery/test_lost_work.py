@@ -13,7 +13,6 @@ from psruntime.core.members.view import View
 from psruntime.errors import JobFailedError
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, linear_model, train
-from tests.support.selection import long_but
 
 ADAM = linear_model(OPTIMIZERS["adam"])
 SEEN = 12
@@ -34,6 +33,7 @@ def after(saved_step: int | None) -> Callable[[View, int], LocalControlPlane]:
     return partial(Demanding, saved_step=saved_step, seen_step=SEEN)
 
 
+@pytest.mark.long
 def test_a_chief_that_sees_another_folder_refuses_to_begin(tmp_path: Path) -> None:
     there, here = {"checkpoint_dir": str(tmp_path / "a")}, {"checkpoint_dir": str(tmp_path / "b")}
     cluster = LocalCluster(2)
@@ -64,7 +64,8 @@ def test_live_variables_need_no_checkpoint(tmp_path: Path) -> None:
     assert run.named("adopted")
 
 
-@pytest.mark.parametrize("on_ps_loss", long_but(["rollback"], ["rollback", "partial"]))
+@pytest.mark.long
+@pytest.mark.parametrize("on_ps_loss", ["rollback", "partial"])
 def test_training_does_not_begin_anew_without_a_word(on_ps_loss: str) -> None:
     cluster = LocalCluster(2)
     train(cluster, ADAM, 4, slice_bytes=64, on_ps_loss=on_ps_loss)

@@ -145,6 +145,7 @@ def test_variables_of_one_bucket_begin_with_two_checkpoints(tmp_path: Path) -> N
     assert np.any(first["c"]), "this has its own initial value"
 
 
+@pytest.mark.long
 def test_the_evaluation_calls_it_too(tmp_path: Path) -> None:
     path = save(tmp_path, **VALUES)
     model = of_all_kinds(path, by_scope)

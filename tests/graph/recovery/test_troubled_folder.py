@@ -46,11 +46,8 @@ def making_room(disk: SmallDisk) -> Callable[[View, int], LocalControlPlane]:
     return partial(MakesRoom, disk)
 
 
-@pytest.mark.parametrize(
-    "lost",
-    [pytest.param((0, 1), marks=pytest.mark.long), (1,), pytest.param((), marks=pytest.mark.long)],
-    ids=["all ps", "a ps", "no ps"],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("lost", [(0, 1), (1,), ()], ids=["all ps", "a ps", "no ps"])
 def test_a_full_disk_keeps_no_job_from_going_on(lost: tuple[int, ...], folder: Path, disk: SmallDisk) -> None:
     """What is there can be read; a checkpoint is due when there is room."""
     cluster, settings = LocalCluster(2), {"checkpoint_dir": str(folder), "slice_bytes": 64}

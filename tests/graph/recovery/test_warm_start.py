@@ -17,7 +17,7 @@ from psruntime.model import Model, ModelSpec
 from tests.support.bad_files import make_unreadable
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
-from tests.support.selection import long_after, long_but
+from tests.support.selection import long_after
 from tests.support.small_models import get, linear, model_of
 from tests.support.stock import contents
 
@@ -65,6 +65,7 @@ def test_variables_of_the_same_name_are_taken_whole_or_in_parts(settings: dict[s
     assert np.any(run.saved()["kernel"] != TABLES["kernel"]), "it trains on from there"
 
 
+@pytest.mark.long
 def test_a_pattern_and_other_names_say_what_is_taken(tmp_path: Path) -> None:
     save(tmp_path, embedding=numbers(50, 6), old=numbers(24, 1, seed=5), bias=numbers(1))
     run = train(
@@ -88,7 +89,8 @@ def with_average() -> Model:
     return model_of(build)
 
 
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_moving_averages_and_partitioned_variables_are_taken_too(mode: str, tmp_path: Path) -> None:
     path = save(tmp_path, kernel=numbers(5, 1), average=np.float32(8))
     run = train(LocalCluster(2), with_average(), 1, mode=mode, checkpoint_dir=str(tmp_path / "own"), warm_start=path)

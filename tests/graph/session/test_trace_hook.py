@@ -83,6 +83,7 @@ def test_steps_that_another_hook_traces_are_not_taken(tmp_path: Path) -> None:
     assert [span.name for span in joined(tmp_path).spans if span.kind == STEP] == ["step 3", "step 4", "step 5"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [b"", b"no part"])
 def test_a_bad_part_of_another_worker_is_told_and_the_others_are_joined(damage: bytes, tmp_path: Path) -> None:
     parts = tmp_path / "trace" / "steps-3-6"

@@ -27,7 +27,6 @@ from psruntime.graph.push.pushed_gradient import SAMPLED, largest
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, graph_of, train
-from tests.support.selection import long_but
 
 WIDTH, FEW, ROWS, BATCH = 5000, 3, 7, 8
 TOP_K, RATE, FACTOR = 0.01, 0.5, 0.5  # powers of two, as all data: what is computed of them is exact
@@ -191,7 +190,8 @@ def test_what_is_refused_is_lost_with_what_it_had_but_not_with_what_it_had_not()
     assert is_balanced(row)
 
 
-@pytest.mark.parametrize("optimizer", long_but(["momentum"], MOMENTUM))
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", MOMENTUM)
 def test_a_round_is_the_mean_of_what_both_have_sent(optimizer: str) -> None:
     both = workers(optimizer, mode="sync", plan="per-variable", top_k=TOP_K)
     rounds = both[0].graph.rounds

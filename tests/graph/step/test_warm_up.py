@@ -45,7 +45,7 @@ MODELS = {"dense": linear_model(tf1.train.AdamOptimizer), "table": model_of(with
 @pytest.mark.parametrize(
     ("model", "settings"),
     long_after(
-        3, [("dense", {}), ("dense", {"top_k": 0.1}), ("table", {}), ("dense", {"wire": "bfloat16"}), ("ids", {})]
+        1, [("dense", {}), ("dense", {"top_k": 0.1}), ("table", {}), ("dense", {"wire": "bfloat16"}), ("ids", {})]
     ),
 )
 def test_all_that_leaves_a_trace_waits_for_the_check(model: str, settings: dict[str, Any], mode: str) -> None:

@@ -151,6 +151,7 @@ def test_stop_cuts_off_calls_without_a_traceback(stage, capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.long
 def test_pings_during_a_held_heartbeat_are_allowed(stage, monkeypatch):
     """Both ends' options fit each other.  Their times are divided by 5 here, to a ping every second."""
 
