@@ -28,7 +28,7 @@ class ChangePolls:
     """All of them ask again when what `update` is given is another than before: turns, as a rule once a round."""
 
     def __init__(self) -> None:
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Future[None] | None = None  # for which all wait
         self._revision: object = 0
         self._closed = False
 
@@ -36,14 +36,12 @@ class ChangePolls:
         """The answer, as soon as it is worth one, at the latest after `max_wait_s`."""
         until_s = time.monotonic() + max_wait_s
         while True:
-            changed, answer = self._changed, ask()
+            self._changed = changed = self._changed or asyncio.get_running_loop().create_future()
+            answer = ask()
             left_s = until_s - time.monotonic()
             if is_news(answer) or left_s <= 0 or self._closed:
                 return answer
-            try:
-                await asyncio.wait_for(changed.wait(), left_s)
-            except (TimeoutError, asyncio.TimeoutError):
-                continue
+            await asyncio.wait({changed}, timeout=left_s)
 
     def update(self, revision: object) -> None:
         """Wakes all polls if the revision has changed."""
@@ -57,8 +55,9 @@ class ChangePolls:
         self._wake()
 
     def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        changed, self._changed = self._changed, None
+        if changed:
+            changed.set_result(None)
 
 
 Era = tuple[int, Phase]  # number of the view, and what the job does
