@@ -213,7 +213,7 @@ FOUND_BY = {  # the first seed that does; the others were not found in 200 to 90
     "a view begins with attempts that there were": 42,
     "variables are adopted though a ps was lost": 0,
     "a torn round counts as applied": 116,
-    "a bucket that is not closed counts as closed": 35,
+    "a bucket that is not closed counts as closed": 116,
     "a contribution is sent again": 564,
     "applied updates stay in the ledger after a restore": 5,
     "a gradient of another view is pushed again": 23,

@@ -120,16 +120,15 @@ class Use(Enum):
     |---|---|---|---|
     | is of the round of the action, in this view | AGAIN | AGAIN | AGAIN |
     | is of another round of this view, which so has closed | SPENT | SPENT | LATE |
-    | is of an earlier view, and its round is behind | SPENT | UNUSED if rounds close without some workers, else ANEW | as
-      if it was pushed |
+    | is of an earlier view, and its round is behind | SPENT | see below | see below |
     | is of an earlier view, and its round is not | ANEW | ANEW | ANEW |
 
-    In an earlier view the worker may have been lost, so that its attempt became void and the round closed without it.
-    Which attempt counts the action has.
+    What does not count is UNUSED if rounds close without some workers, else ANEW.  The attempt that counts is in the
+    action: in an earlier view the worker may have been lost, its attempt void, and the round closed without it.
     """
 
     AGAIN = "it is contributed to the new attempt, without being computed again"
-    ANEW = "it is computed anew, of the same batch: the ps may have lost its round"
+    ANEW = "it is computed anew, of the same batch: its round is lost, or closed without it"
     SPENT = "its batch is in the variables, and the next one is drawn; also where no gradient is kept"
     LATE = "its round closed without it: it is dropped, and the next batch is drawn"
     UNUSED = "as LATE, but no coordinator has counted it"

@@ -451,7 +451,7 @@ class Rounds:
             self._move(RoundEvent.EMPTY)
         elif self.state is RoundState.COLLECTING and len(self._contributions) == self._chosen.needed:
             self._move(RoundEvent.FILL)
-            self._counted |= {index: (self.round, self.attempt) for index in self._members.values()}
+            self._counted |= dict.fromkeys(self._members.values(), (self.round, self.attempt))
 
     def _complete(self) -> PastRound | None:
         """The round that is complete and not known to be closed."""

@@ -80,8 +80,8 @@ def share(worker, attempt=1, number=1, apart=True):
 def test_a_whole_round(job):
     assert job.take(1, share(1)).kind is ActionKind.WAIT
     action = job.take(0, share(0))
-    assert action == Action(ActionKind.APPLY, round=1, attempt=1, opened=1, closes=Complete(1, 1, 2, 17.0))
-    assert job.take(0, Applied(1, 1, 1)) == Action(ActionKind.PUSH, round=2, attempt=2, opened=2)
+    assert action == Action(ActionKind.APPLY, round=1, attempt=1, opened=1, closes=Complete(1, 1, 2, 17.0), counted=1)
+    assert job.take(0, Applied(1, 1, 1)) == Action(ActionKind.PUSH, round=2, attempt=2, opened=2, counted=1)
     assert job.client.get_status()[0].global_step == 1
 
 
@@ -91,18 +91,18 @@ def test_a_call_waits_for_the_last_contribution_and_for_the_close(job):
     assert chief.result(30).kind is ActionKind.APPLY
     assert not other.done()
     assert job.take(0, Applied(1, 1, 1)).kind is ActionKind.PUSH
-    assert other.result(30) == Action(ActionKind.PUSH, round=2, attempt=2, opened=2)
+    assert other.result(30) == Action(ActionKind.PUSH, round=2, attempt=2, opened=2, counted=1)
 
 
 def test_a_round_that_the_next_one_closes(job):
     held = job.hold(0, share(0, apart=False))
     action = job.take(1, share(1, apart=False))
-    assert action == Action(ActionKind.PUSH, round=2, attempt=2, opened=2, closes=Complete(1, 1, 2, 17.0))
+    assert action == Action(ActionKind.PUSH, round=2, attempt=2, opened=2, closes=Complete(1, 1, 2, 17.0), counted=1)
     assert held.result(30) == action
     assert job.client.get_status()[0].global_step == 0, "nobody has said yet that it is closed"
     assert job.take(1, share(1, 2, 2, apart=False)).kind is ActionKind.WAIT
     assert job.client.get_status()[0].global_step == 1
-    assert job.take(0) == Action(ActionKind.PUSH, round=2, attempt=2, opened=2)
+    assert job.take(0) == Action(ActionKind.PUSH, round=2, attempt=2, opened=2, counted=1)
 
 
 def test_a_call_hears_that_its_attempt_became_void(job):
@@ -115,7 +115,8 @@ def test_the_successor_of_a_chief_hears_that_it_closes(job):
     job.take(0, share(0))
     held = job.hold(1, share(1))
     job.leave(Role.WORKER, job.workers[0].incarnation)
-    assert held.result(30) == Action(ActionKind.APPLY, round=1, attempt=1, opened=1, closes=Complete(1, 1, 2, 17.0))
+    closes = Complete(1, 1, 2, 17.0)
+    assert held.result(30) == Action(ActionKind.APPLY, round=1, attempt=1, opened=1, closes=closes, counted=1)
 
 
 def test_a_call_ends_with_its_view(job):
@@ -196,7 +197,7 @@ def test_turns_and_the_status_have_the_shares_of_the_round(pool, stage):
         for worker, speed in enumerate((10, 30)):
             taken = Taken(0, 8, 8, 8 / speed)
             action = job.take(worker, replace(share(worker, number, number, apart=False), taken=taken))
-    assert action == Action(ActionKind.PUSH, 6, 6, 6, Complete(5, 5, 2, 17.0), share=12)
+    assert action == Action(ActionKind.PUSH, 6, 6, 6, Complete(5, 5, 2, 17.0), share=12, counted=5)
     assert job.take(0).share == 4 and shares() == [4, 12]
 
 
