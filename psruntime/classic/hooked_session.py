@@ -1,8 +1,8 @@
 """Runs of a session with hooks around them, as TensorFlow's MonitoredSession makes them, at less cost.
 
 TensorFlow takes the fetches and feeds of every run apart anew.  Here that is done once for runs that ask for the same:
-tensors, operations and variables, in lists, tuples and dicts, with arrays of their dtype and floats as feeds.  Other
-runs, and those with options or metadata, are TensorFlow's.
+tensors, operations and variables, in lists, tuples and dicts, with arrays and numbers as feeds.  Other runs, and those
+with options or metadata, are TensorFlow's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tensorflow.python.training.monitored_session import _HookedSession
 
 MOST_CALLS = 256  # of a session, that are remembered
 ELEMENTS = (tf1.Tensor, tf1.Operation, tf.Variable)
+NUMBERS = "biufc"  # kinds of dtypes that numpy makes of each other, as TensorFlow lets it
 
 
 class Call(NamedTuple):
@@ -87,13 +88,14 @@ def identity_of(fetches: Any, elements: list[Any]) -> Hashable:
 
 
 def _is_array_for(value: Any, feed: Any, graph: Any) -> bool:
-    """Whether TensorFlow feeds this value as it is."""
-    return (
-        isinstance(feed, tf1.Tensor)
-        and feed.graph is graph
-        and graph.is_feedable(feed)
-        and isinstance(value, np.ndarray | float)
-        and (isinstance(value, float) or value.dtype == feed.dtype.as_numpy_dtype)
-        and (not isinstance(value, float) or feed.dtype.is_floating)
-        and feed.shape.is_compatible_with(np.shape(value))
-    )
+    """Whether TensorFlow feeds this value as an array of the feed's dtype, and asks nothing else of it."""
+    if not (isinstance(feed, tf1.Tensor) and feed.graph is graph and graph.is_feedable(feed)):
+        return False
+    dtype = np.dtype(feed.dtype.as_numpy_dtype)
+    if isinstance(value, np.ndarray | np.generic):
+        fits = value.dtype == dtype or (value.dtype.kind in NUMBERS and dtype.kind in NUMBERS)
+    elif isinstance(value, float):
+        fits = feed.dtype.is_floating
+    else:
+        fits = isinstance(value, int) and np.can_cast(np.min_scalar_type(value), dtype)
+    return fits and bool(feed.shape.is_compatible_with(np.shape(value)))

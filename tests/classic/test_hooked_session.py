@@ -82,6 +82,11 @@ RUNS = {
     "nothing in a list": lambda w: ([w.one, []], None),
     "array": lambda w: (w.total, {w.pixels: ARRAY}),
     "array of another dtype": lambda w: (w.total, {w.pixels: ARRAY.astype(np.float64)}),
+    "array of integers": lambda w: (w.total, {w.pixels: ARRAY.astype(np.uint8)}),
+    "array of floats for an integer": lambda w: (w.count + 1, {w.count: np.array(2.5)}),
+    "array of strings": lambda w: (w.total, {w.pixels: ARRAY.astype("U8")}),
+    "number of numpy": lambda w: (w.twice, {w.number: np.float64(0.5)}),
+    "truth for a float": lambda w: (w.twice, {w.number: True}),
     "list of numbers": lambda w: (w.total, {w.pixels: [[1, 2], [3, 4]]}),
     "float": lambda w: (w.twice, {w.number: 0.5}),
     "integer for a float": lambda w: (w.twice, {w.number: 2}),
@@ -93,8 +98,8 @@ RUNS = {
     "sparse": lambda w: (tf1.sparse.to_dense(w.sparse), {w.sparse: tf1.SparseTensorValue([[0]], [1.0], [2])}),
 }
 TAKEN_APART = {
-    "name", "named tuple", "ordered", "nothing", "nothing in a list", "array of another dtype", "list of numbers",
-    "integer for a float", "integer", "what is fed", "by name", "sparse",
+    "name", "named tuple", "ordered", "nothing", "nothing in a list", "array of strings", "list of numbers",
+    "what is fed", "by name", "sparse",
 }  # fmt: skip
 
 
@@ -120,6 +125,7 @@ def test_a_run_gives_what_tensorflow_gives(kind: str, world: World) -> None:
         lambda w: (w.total, {w.pixels: np.ones([3, 3], np.float32)}),
         lambda w: (w.total, {w.pixels: w.one}),
         lambda w: (w.total, {w.pixels: None}),
+        lambda w: (w.count, {w.count: 1 << 64}),
         lambda w: (w.twice, {3: 0.5}),
         lambda w: (w.twice, None),
         lambda w: (None, None),
