@@ -11,6 +11,7 @@ import pytest
 
 from psruntime.observe.records import read_records, standing
 from psruntime.observe.rounds_log import records_of, rounds_of, workers_of
+from tests.simulation.round_records import odd_record
 from tests.support.cluster import Cluster, Zygote, cluster, replayed
 from tests.support.polling import poll_until
 from tests.support.selection import long_but
@@ -159,6 +160,7 @@ def test_rounds_stay_exact_while_workers_come_go_and_die(zygote: Zygote, tmp_pat
     assert re.search(r'slow_round attempt=\d+ waited_s=\S+ reason="round \d+ waits for worker 1"', log)
     assert len(re.findall(r" void round=", log)) >= 1
     assert log.count(" view number=") == 1, "nobody lost the view"
+    assert odd_record(list(records_of(tmp_path / "rounds.jsonl")), workers=3) is None
     began = {(r["worker"], r.get("began_at", 0)) for r in workers_of(tmp_path / "rounds.jsonl").values()}
     assert {index for index, step in began if not step} == {0, 1} and {i for i, step in began if step >= 20} == {1, 2}
     outcome = replay(zygote, tmp_path, model)

@@ -1,7 +1,7 @@
 """A whole job in one thread, from a seed: the product's control plane and rounds against faults of every kind.
 
     python -m tests.simulation --seed 564           # the trace of one schedule; its hash is the same each time
-    python -m tests.simulation --seeds 0:1000       # how many go wrong, and which
+    python -m tests.simulation --seeds 0:1000       # how many go wrong, and which; --mode async or bounded
     python -m tests.simulation --seed 564 --smaller # the smallest schedule that still goes wrong
     python -m tests.simulation --mutants            # the first seed that finds each fault of mutants.py
 
@@ -16,4 +16,5 @@
 | schedules.py | jobs and faults, from a seed |
 | cluster.py | main functions, launcher |
 | audit.py | what must hold |
+| round_model.py, round_records.py | the rounds as moves, searched whole; whether a record shows nothing else |
 """

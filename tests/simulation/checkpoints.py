@@ -22,10 +22,10 @@ KEEP = 2  # checkpoints
 
 @dataclass
 class Checkpoint:
-    """The global step, and the value of each bucket."""
+    """The global step, and of each bucket the value and the rounds or updates in it."""
 
     global_step: int
-    values: dict[int, int]
+    values: dict[int, tuple[int, int]]
 
 
 @dataclass
@@ -41,13 +41,13 @@ class Folder:
 
 
 class Checkpoints:
-    """Writes them as the chief: of all buckets if they have the same rounds."""
+    """Writes them as the chief: in mode sync of all buckets if they have the same rounds."""
 
-    def __init__(self, folder: Folder, process: Process) -> None:
-        self._folder, self._process = folder, process
+    def __init__(self, folder: Folder, process: Process, has_rounds: bool) -> None:
+        self._folder, self._process, self._has_rounds = folder, process, has_rounds
 
     def save(self, session: Session, fails: bool = True) -> Checkpoint | None:
-        """None: a round is applied to some buckets, or the folder cannot be written where it may fail."""
+        """None: a round is applied to some buckets alone, or the folder cannot be written where it may fail."""
         parts = {}
         for number, home in session.homes.items():
 
@@ -57,11 +57,13 @@ class Checkpoints:
 
             parts[number] = (home, act)
         read = session.run(parts)
-        if len({steps for steps, _, _ in read.values()}) != 1 or not all(whole for _, _, whole in read.values()):
+        is_torn = len({steps for steps, _, _ in read.values()}) != 1 or not all(whole for _, _, whole in read.values())
+        if self._has_rounds and is_torn:
             return None
         if fails and self._process.simulation.now_s < self._folder.fails_until_s:
             return None
-        checkpoint = Checkpoint(read[0][0], {number: value for number, (_, value, _) in read.items()})
+        values = {number: (value, steps) for number, (steps, value, _) in read.items()}
+        checkpoint = Checkpoint(read[0][0], values)
         kept = [each for each in self._folder.checkpoints if each.global_step != checkpoint.global_step]
         self._folder.checkpoints = sorted([*kept, checkpoint], key=lambda each: each.global_step)[-KEEP:]
         return checkpoint
@@ -104,13 +106,13 @@ class Preparation:
         live_step = self._step(session) if contents[0] is Contents.PREPARED else 0
         step = newest.global_step if newest else 0
         self._write(session, assignment, _begin)
-        values = newest.values if newest else {number: number + 1 for number in homes}
+        values = newest.values if newest else {number: (number + 1, 0) for number in homes}
 
         def put(servers: Servers) -> None:
             if servers is homes[0]:
                 self._on_restore(step, values)
             for number in servers.numbers:
-                servers.restore(number, values[number], step, attempt)
+                servers.restore(number, *values[number], attempt)
 
         self._write(session, assignment, put)
         if newest is None:
@@ -142,7 +144,7 @@ class Preparation:
         """
 
         def write(servers: Servers, run: Run, done: Callable[[bool], None]) -> None:
-            is_admitted = not servers.is_fenced(Header(self._worker, assignment.incarnation, 0, 0, 0.0, 0))
+            is_admitted = not servers.is_fenced(Header(self._worker, assignment.incarnation, 0, 0, 0.0, 0, 0))
             if is_admitted:
                 act(servers)
             done(is_admitted)

@@ -17,6 +17,7 @@ from typing import Any
 from psruntime import ps as ps_module
 from psruntime import ps_member
 from psruntime.config import JobConfig
+from psruntime.config.schedule import SYNC
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import LeaveKind, WorkerStats
@@ -33,7 +34,7 @@ from psruntime.errors import (
 from psruntime.rpc.client import coordinator_client, join
 from psruntime.rpc.server import servicer
 from psruntime.rpc.worker.worker_membership import worker_membership
-from tests.simulation.audit import Audit
+from tests.simulation.audit import RoundAudit, UpdateAudit
 from tests.simulation.checkpoints import Folder
 from tests.simulation.kernel import Loop, Process, Simulation, threading_of, time_of
 from tests.simulation.network import Network
@@ -72,13 +73,13 @@ class Cluster:
         self.network, self.folder = Network(self.simulation), Folder()
         self.threading, self.time = threading_of(self.simulation), time_of(self.simulation)
         self.job = JobConfig(
-            ps=schedule.num_ps, min_workers=schedule.min_workers, max_workers=schedule.workers, mode="sync",
-            train_steps=schedule.rounds, backup_workers=schedule.backup_workers, lease_s=2.0, ps_timeout_s=30.0,
-            drain_timeout_s=10.0, job_id="simulated",
+            ps=schedule.num_ps, min_workers=schedule.min_workers, max_workers=schedule.workers, mode=schedule.mode,
+            train_steps=schedule.rounds, backup_workers=schedule.backup_workers, bound=schedule.bound,
+            pipeline=schedule.pipeline, lease_s=2.0, ps_timeout_s=30.0, drain_timeout_s=10.0, job_id="simulated",
         )  # fmt: skip
         every = range(3)
         self.buckets = [[n for n in every if n % schedule.num_ps == ps] for ps in range(schedule.num_ps)]
-        self.audit = Audit(self)
+        self.audit = RoundAudit(self) if schedule.mode == SYNC else UpdateAudit(self)
         self.running: dict[str, Process] = {}
         self.exits: dict[str, int] = {}
         self.coordinator: Coordinator | None = None
@@ -227,7 +228,7 @@ class Cluster:
         client = coordinator_client.CoordinatorClient(COORDINATOR)
         job = join.fetch_job(client, {}, 60.0, side.stop, side.log)
         context = coordinator_client.ClientContext(client, job, side.stop, side.log, side.asked)
-        servers = Servers(process, index, self.buckets[index], self.audit.applied)
+        servers = Servers(process, index, self.buckets[index], self.audit)
         address, health = f"ps{index}:{5000 + number}", f"ps{index}:{6000 + number}"
         self.network.ps[address], self.network.health[health] = servers, process
         self.audit.servers[index] = servers
@@ -285,9 +286,9 @@ async def _opened(service: servicer.CoordinationServicer) -> None:
     service.open()
 
 
-def outcome(seed: int) -> tuple[list[str], Cluster]:
+def outcome(seed: int, mode: str = SYNC) -> tuple[list[str], Cluster]:
     """Plays the schedule of a seed: (what was wrong, the cluster after it)."""
-    return outcome_of(schedule_of(seed))
+    return outcome_of(schedule_of(seed, mode))
 
 
 def outcome_of(schedule: Schedule) -> tuple[list[str], Cluster]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from psruntime.config.schedule import ASYNC, BOUNDED, SYNC
 from psruntime.core.accounting.accounts import APPLIED, PENDING, ROLLED_BACK, VOID
 from psruntime.core.coordinator import lifecycle
 from psruntime.core.coordinator.job_state import JobState
@@ -25,8 +26,10 @@ from psruntime.graph.loop import round_loop, round_runs
 from psruntime.rpc.client.latest_answer import LatestAnswer
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.worker import worker_control
+from psruntime.rpc.worker.step_gate import Gate
+from psruntime.rpc.worker.worker_control import WorkerControl
 from tests.simulation import checkpoints
-from tests.simulation.servers import Bucket, Servers
+from tests.simulation.servers import Bucket, Pushed, Servers
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Mutant:
     name: str
     places: tuple[tuple[Any, str], ...]
     wrong: Callable[[Any], Any]
+    mode: str = SYNC
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
@@ -163,6 +167,10 @@ def _sent_again(right: Any) -> Any:
     return lambda start: lambda step_context: start()()
 
 
+def _no_end(right: Any) -> Any:
+    return lambda self, global_step: right(self, min(global_step, (self._job.train_steps or 0) - 1))
+
+
 NO_RECOVERY = recovery.Recovery(frozenset())
 MUTANTS = (
     Mutant("a ps does not check the fence", ((Servers, "is_fenced"),), _gives(False)),
@@ -200,6 +208,9 @@ MUTANTS = (
     Mutant("a member does not join again", ((MembershipClient, "_rejoin"),), _gives(None)),
     Mutant("what was tried is not passed on", ((Past, "tried"),), _forgotten),
     Mutant("the round of the view before is not recorded", ((Rounds, "begin"),), _forgets_round),
+    Mutant("an update is applied again", ((Pushed, "of"),), _gives(frozenset()), ASYNC),
+    Mutant("the gate is always open", ((Gate, "opens"),), _gives(True), BOUNDED),
+    Mutant("steps do not end with the job's", ((WorkerControl, "stepped"),), _no_end, ASYNC),
 )
 FOUND_BY = {  # the first seed that does; the others were not found in 200 to 900 seeds
     "a ps does not check the fence": 51,
@@ -220,6 +231,9 @@ FOUND_BY = {  # the first seed that does; the others were not found in 200 to 90
     "each contribution that was accepted counts": 30,
     "a contribution that was cut off voids nothing": 564,
     "a batch is dropped with its view": 23,
+    "an update is applied again": 13,
+    "the gate is always open": 25,
+    "steps do not end with the job's": 0,
     "a session of an older view is used": 4,
     "a member does not join again": 3,
     "the round of the view before is not recorded": 30,

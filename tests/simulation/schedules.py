@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+
+from psruntime.config.schedule import BOUNDED, SYNC
 
 KINDS = ("kill", "end", "reset", "pause", "cut", "slow", "loss", "disk")
 DRAWN = [kind for kind, weight in zip(KINDS, (3, 1, 3, 2, 1, 2, 1, 1), strict=True) for _ in range(weight)]
@@ -25,9 +27,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A job and its faults, by virtual time.  compute_s: as in Runner."""
+    """A job and its faults, by virtual time.  compute_s: as in Runner.
+
+    rounds: the global step that ends it.  backup_workers: in mode sync.  pipeline, bound: in the others.
+    """
 
     seed: int
+    mode: str
     num_ps: int
     workers: int
     min_workers: int
@@ -36,13 +42,15 @@ class Schedule:
     compute_s: float
     faults: tuple[Fault, ...]
     in_preparations: tuple[Fault, ...] = ()  # one in each, so long after its begin; "chief" stands for its name
+    pipeline: int = 1
+    bound: int | None = None
 
 
-def schedule_of(seed: int) -> Schedule:
+def schedule_of(seed: int, mode: str = SYNC) -> Schedule:
     """The schedule that follows from a seed."""
     draw = Random(seed)
     num_ps, workers = draw.choice([1, 2, 2]), draw.choice([1, 2, 2, 3])
-    backup = int(workers > 1 and draw.random() < 0.2)
+    backup = int(workers > 1 and draw.random() < 0.2) * (mode == SYNC)
     names = [*(f"ps{index}" for index in range(num_ps)), *(f"worker{index}" for index in range(workers))]
     compute_s, lasts_s = draw.choice([(0.004, 1.6), (0.1, 8.0)])
     faults = []
@@ -61,4 +69,8 @@ def schedule_of(seed: int) -> Schedule:
     minimum = max(1 + backup, draw.choice([1, workers]))
     rounds = draw.choice([6, 12, 25, 50])
     faults.sort(key=lambda fault: fault.at_s)
-    return Schedule(seed, num_ps, workers, minimum, rounds, backup, compute_s, tuple(faults), tuple(hits))
+    schedule = Schedule(seed, mode, num_ps, workers, minimum, rounds, backup, compute_s, tuple(faults), tuple(hits))
+    if mode == SYNC:
+        return schedule
+    bound = draw.choice([0, 1, 3]) if mode == BOUNDED else None
+    return replace(schedule, rounds=rounds * workers, pipeline=draw.choice([1, 1, 2, 3]), bound=bound)

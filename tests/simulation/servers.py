@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from psruntime.core.accounting.accounts import (
     APPLIED,
@@ -21,12 +21,14 @@ from psruntime.core.accounting.accounts import (
     RECEIVED,
     REPEATED,
     ROLLED_BACK,
+    STALE,
     VOID,
     stats_of,
 )
 from psruntime.core.members.messages import PsStats
 from psruntime.core.recovery.recovery import Contents
 from psruntime.core.rounds.contribution import BucketOutcome, BucketRound
+from psruntime.graph.buckets.bucket_store import NO_LIMIT, RESTORE_LEAP
 from tests.simulation.kernel import Process
 
 PRIME = 2_147_483_647
@@ -53,6 +55,7 @@ class Header(NamedTuple):
     members: int
     factor: float
     global_step: int
+    origin: int
 
 
 class Gradient(NamedTuple):
@@ -62,14 +65,19 @@ class Gradient(NamedTuple):
     incarnation: int
     batch: int
     value: int
+    pulled: tuple[int, ...] = ()  # the values of all buckets that it is of; in mode sync they follow from the round
 
 
 @dataclass
 class Pushed:
     """The row of a worker: whose pushes these are, and which were accepted."""
 
-    incarnation: int = 0
+    origin: int = 0
     accepted: frozenset[int] = frozenset()
+
+    def of(self, header: Header) -> frozenset[int]:
+        """Which pushes of this origin were accepted."""
+        return self.accepted if self.origin == header.origin else frozenset()
 
 
 @dataclass
@@ -77,7 +85,8 @@ class Bucket:
     """A bucket on its ps; number 0 of ps 0 counts the global step as the others have their values."""
 
     value: int
-    steps: int = 0  # rounds in the value
+    steps: int = 0  # rounds or updates in the value
+    version: int = 0  # of the modes without rounds
     ledger: list[int] = field(default_factory=lambda: [0] * LEDGER_SIZE)
     pushed: dict[int, Pushed] = field(default_factory=dict)
     state: BucketRound = field(default_factory=lambda: BucketRound(0, 0, 0, 0))
@@ -107,16 +116,17 @@ class Run:
 class Servers:
     """The TensorFlow server of one ps process, with its buckets, by number.
 
-    on_apply(bucket number, bucket, attempt, gradients): is called when a round is applied to a bucket.
+    audit: learns of each round or update that is applied, and of each update that is refused.
     """
 
-    def __init__(self, process: Process, index: int, buckets: list[int], on_apply: Callable[..., None]) -> None:
+    def __init__(self, process: Process, index: int, buckets: list[int], audit: Any) -> None:
         self.process, self.index, self.numbers = process, index, buckets
         self.admitted: dict[int, int] = {}
+        self.max_staleness = NO_LIMIT
         self.contents = Contents.FRESH
         self.buckets = {number: Bucket(0) for number in buckets}
         self.runs: dict[int, list[Run]] = {}  # by worker: what its sessions have under way
-        self._on_apply = on_apply
+        self._audit = audit
 
     def is_fenced(self, header: Header) -> bool:
         return self.admitted.get(header.worker) != header.incarnation
@@ -176,7 +186,7 @@ class Servers:
                 bucket.members[bucket.steps] = pending
                 bucket.move(pending, PENDING, APPLIED)
                 bucket.state = bucket.state._replace(applied=attempt)
-                self._on_apply(number, bucket, attempt, tuple(sorted(bucket.sum)))
+                self._audit.applied(number, bucket, attempt, tuple(sorted(bucket.sum)))
                 done(bucket.state)
 
             self._second_half(run, apply, leave)
@@ -195,7 +205,7 @@ class Servers:
             row = bucket.pushed.get(header.worker, Pushed())
             if state.voids(attempt):
                 column = VOID
-            if row.incarnation == header.incarnation and attempt in row.accepted:
+            if attempt in row.of(header):
                 column = REPEATED
             if self.is_fenced(header):
                 column = FENCED
@@ -209,13 +219,46 @@ class Servers:
                     if is_new:
                         bucket.move(bucket.ledger[PENDING], PENDING, VOID)
                     bucket.state = state._replace(attempt=attempt, count=before_this + 1)
-                    known = row.accepted if row.incarnation == header.incarnation else frozenset()
-                    bucket.pushed[header.worker] = Pushed(header.incarnation, known | {attempt})
+                    bucket.pushed[header.worker] = Pushed(header.origin, row.of(header) | {attempt})
                 bucket.ledger[RECEIVED] += 1
                 bucket.ledger[column] += 1
                 done(BucketOutcome(int(column), state.applied if applied is None else applied, 0 if is_new else before))
 
             self._second_half(run, count, leave)
+
+        self._enter(bucket, run, section)
+
+    def push(
+        self, number: int, header: Header, gradient: Gradient, pulled: int, run: Run,
+        done: Callable[[tuple[int, int, int]], None],
+    ) -> None:  # fmt: skip
+        """As guard.guarded_update, but that nothing comes between an update and its record.
+
+        pulled: the version.  done: is called with the column, the staleness and the global step.
+        """
+        bucket = self.buckets[number]
+
+        def section(leave: Callable[[], None]) -> None:
+            def update() -> None:
+                row, staleness = bucket.pushed.get(header.worker, Pushed()), bucket.version - pulled
+                column = APPLIED if 0 <= staleness <= self.max_staleness else STALE
+                if header.sequence in row.of(header):
+                    column = REPEATED
+                if self.is_fenced(header):
+                    column = FENCED
+                bucket.ledger[RECEIVED] += 1
+                bucket.ledger[column] += 1
+                if column == APPLIED:
+                    bucket.value = after_round(bucket.value, gradient.value)
+                    bucket.steps, bucket.version = bucket.steps + 1, bucket.version + 1
+                    bucket.members[bucket.steps] = 1
+                    bucket.pushed[header.worker] = Pushed(header.origin, row.of(header) | {header.sequence})
+                    self._audit.applied(number, bucket, staleness, (gradient,))
+                elif column != REPEATED:
+                    self._audit.refused(gradient, column)
+                done((int(column), staleness, self.global_step))
+
+            self._second_half(run, update, leave)
 
         self._enter(bucket, run, section)
 
@@ -239,6 +282,7 @@ class Servers:
         bucket.move(sum(bucket.members.pop(step) for step in undone), APPLIED, ROLLED_BACK)
         bucket.move(bucket.ledger[PENDING], PENDING, VOID)
         bucket.value, bucket.steps, bucket.sum, bucket.pushed = value, steps, [], {}
+        bucket.version = max(bucket.version, steps) + RESTORE_LEAP
         bucket.state = BucketRound(attempt, 0, attempt, attempt)
 
     @property

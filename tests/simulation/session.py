@@ -193,12 +193,12 @@ class Request:
         self, push_id: tuple[int, int, int, int], global_step: int = 0, members: int = 0, factor: float = 0.0,
         **_: object,
     ) -> Header:  # fmt: skip
-        worker, incarnation, sequence, _ = push_id
-        return Header(worker, incarnation, sequence, members, factor, global_step)
+        worker, incarnation, sequence, origin = push_id
+        return Header(worker, incarnation, sequence, members, factor, global_step, origin)
 
 
 class Runner:
-    """As StepRunner, of the newest session: a step of mode sync, and the runs of a round without a batch.
+    """As StepRunner, of the newest session: the step of the mode, and the runs of a round without a batch.
 
     compute_s: of virtual time for a gradient, and up to twice as much.  only_keeps: whether a step keeps its gradient
     without contributing it, as with backup workers.
@@ -223,6 +223,10 @@ class Runner:
         home = self.session.homes[0]
         return int(self.session.run({0: (home, lambda run, done: done(home.global_step))})[0])
 
+    def before_run(self, _: object) -> None:
+        """As ViewHook."""
+        self._require_current()
+
     def on_pause(self, global_step: int = 0) -> None:
         """No checkpoint is due."""
 
@@ -234,7 +238,8 @@ class Runner:
 
     def start(self, feed: dict[str, Any]) -> Started:
         session = self._require_current()
-        return Started(None, lambda: self._step(session, feed))
+        step = self._step if "close" in feed else self._update
+        return Started(None, lambda: step(session, feed))
 
     def finish(self, started: Started, ran: Ran) -> dict[str, Any]:
         self.global_step = max(self.global_step, int(ran.fetched["global_step"]))
@@ -248,9 +253,7 @@ class Runner:
         header, closing, batch = feed["step"], feed["close"], feed["batch"]
         pulled = self._closed(session, closing, pulls=True)
         values = tuple(pulled[number][1] for number in sorted(pulled))
-        task = self._process.simulation.task
-        assert task is not None
-        task.wait(self._compute_s * (1 + self._process.simulation.random.random()))
+        self._compute()
         for number in pulled:
             gradient = gradient_of(self._worker, batch, values, number)
             self._kept[number] = Gradient(self._worker, header.incarnation, batch, gradient)
@@ -260,11 +263,34 @@ class Runner:
             outcomes = self._by_ps(session, kept)
         else:
             outcomes = self._contribute(session, header, states)
-        fetched = {
-            "outcomes": outcomes, "loss": 0.5, "finite": True, "global_step": pulled[0][2], "examples": 1.0,
-            "marks": {"pulled": 0.0, "computed": 0.0},
-        }  # fmt: skip
-        return Ran(fetched, {}, None, None, 0.0, 0.0)
+        return _ran(outcomes, pulled[0][2])
+
+    def _update(self, session: Session, feed: dict[str, Any]) -> Ran:
+        """A step of the modes without rounds."""
+        header, batch = feed["step"], feed["batch"]
+        pulled = session.run({n: (home, partial(_pulled, home, n)) for n, home in session.homes.items()})
+        values = tuple(pulled[number][1] for number in sorted(pulled))
+        self._compute()
+        parts = {}
+        for number, home in session.homes.items():
+            value = gradient_of(self._worker, batch, values, number)
+            gradient = Gradient(self._worker, header.origin, batch, value, values)
+
+            def act(
+                run: Run, done: Callable[[Any], None], number: int = number, home: Servers = home,
+                gradient: Gradient = gradient,
+            ) -> None:  # fmt: skip
+                home.push(number, header, gradient, pulled[number][0], run, done)
+
+            parts[number] = (home, act)
+        pushed = session.run(parts)
+        outcomes = self._by_ps(session, {number: outcome[:2] for number, outcome in pushed.items()})
+        return _ran(outcomes, pushed[0][2])
+
+    def _compute(self) -> None:
+        task = self._process.simulation.task
+        assert task is not None
+        task.wait(self._compute_s * (1 + self._process.simulation.random.random()))
 
     def _closed(self, session: Session, closing: Header | None, pulls: bool) -> dict[int, Any]:
         """Closes the round on each bucket; with `pulls`, (round state, value, rounds in it) of each after that."""
@@ -304,3 +330,17 @@ class Runner:
     @staticmethod
     def _by_ps(session: Session, results: dict[int, Any]) -> list[np.ndarray]:
         return [np.array([results[number] for number in servers.numbers], np.int64) for servers in session.servers]
+
+
+def _pulled(home: Servers, number: int, run: Run, done: Callable[[tuple[int, int]], None]) -> None:
+    """(version, value) of a bucket."""
+    bucket = home.buckets[number]
+    done((bucket.version, bucket.value))
+
+
+def _ran(outcomes: list[np.ndarray], global_step: int) -> Ran:
+    fetched = {
+        "outcomes": outcomes, "loss": 0.5, "finite": True, "global_step": global_step, "examples": 1.0,
+        "marks": {"pulled": 0.0, "computed": 0.0},
+    }  # fmt: skip
+    return Ran(fetched, {}, None, None, 0.0, 0.0)

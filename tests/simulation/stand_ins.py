@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,19 +13,20 @@ import pytest
 
 from psruntime import ps as ps_module
 from psruntime import ps_member
-from psruntime.graph.loop import round_loop
+from psruntime.graph.buckets.bucket_store import NO_LIMIT
+from psruntime.graph.loop import async_loop, round_loop
 from psruntime.rpc.client import coordinator_client, join, latest_answer, membership_client
 from psruntime.rpc.server import polls, servicer
 from psruntime.rpc.worker import step_gate, worker_control, worker_facts
-from tests.simulation.kernel import Process
+from tests.simulation.kernel import Condition, Event, Process, Simulation
 from tests.simulation.network import Network, grpc_of
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 TIMED = (
-    coordinator_client, join, latest_answer, membership_client, polls, round_loop, servicer, step_gate, worker_control,
-    worker_facts, ps_member, ps_module,
+    async_loop, coordinator_client, join, latest_answer, membership_client, polls, ps_member, ps_module, round_loop,
+    servicer, step_gate, worker_control, worker_facts,
 )  # fmt: skip
 
 
@@ -39,6 +41,9 @@ def stand_ins(cluster: Cluster) -> Iterator[None]:
                 if hasattr(module, name):
                     put(module, name, value)
         put(join, "secrets", SimpleNamespace(token_hex=lambda _: f"{draw.getrandbits(64):x}"))
+        put(async_loop, "secrets", SimpleNamespace(randbits=draw.getrandbits))
+        put(async_loop, "SimpleQueue", partial(Queue, cluster.simulation))
+        put(async_loop, "Future", partial(Future, cluster.simulation))
         put(servicer, "secrets", SimpleNamespace(randbelow=draw.randrange))
         put(servicer, "Probes", partial(Probes, cluster.network))
         put(coordinator_client, "grpc", grpc_of(cluster.network))
@@ -53,6 +58,54 @@ def stand_ins(cluster: Cluster) -> Iterator[None]:
         put(ps_member, "this_machine", lambda _: None)
         put(ps_member, "versions", lambda: ())
         yield
+
+
+class Queue:
+    """As queue.SimpleQueue."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._items: deque[Any] = deque()
+        self._changed = Condition(simulation)
+
+    def put(self, item: Any) -> None:
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self) -> Any:
+        with self._changed:
+            while not self._items:
+                self._changed.wait()
+            return self._items.popleft()
+
+
+class Future:
+    """As concurrent.futures.Future."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._ended = Event(simulation)
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def set_result(self, result: Any) -> None:
+        self._result = result
+        self._ended.set()
+
+    def set_exception(self, error: BaseException) -> None:
+        self._error = error
+        self._ended.set()
+
+    def exception(self) -> BaseException | None:
+        self._ended.wait()
+        return self._error
+
+    def result(self) -> Any:
+        if error := self.exception():
+            raise error
+        return self._result
 
 
 class Probes:
@@ -80,6 +133,7 @@ class PsState:
     def write_admitted(self, admitted: dict[int, int], max_staleness: int | None, scale: float = 1.0) -> None:
         self._cluster.time.sleep(0.001)
         self._servers.admitted = dict(admitted)
+        self._servers.max_staleness = NO_LIMIT if max_staleness is None else max_staleness
 
     def clear_session(self, worker: int) -> str:
         self._servers.cancel(worker)

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import SYNC
 from psruntime.core.members.messages import Assignment, Ending
 from psruntime.core.members.view import View
 from psruntime.errors import ReplacedError
+from psruntime.graph.loop.async_loop import AsyncLoop
 from psruntime.graph.loop.round_loop import RoundLoop
 from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.rpc.worker.worker_control import WorkerControl
@@ -48,10 +50,11 @@ class Inputs:
     def give_back(self, batch: list[Any]) -> None:
         self._back.append(batch)
 
-    put_back = give_back
-
     def applied(self, batch: list[Any]) -> None:
         """It counts."""
+
+    def put_back(self, batch: list[Any]) -> None:
+        """It does not; without data shards it is not read again."""
 
     def examples(self, batch: list[Any]) -> int:
         return 1
@@ -68,15 +71,16 @@ class Training:
         log: Callable[..., None],
     ) -> None:  # fmt: skip
         self._cluster, self._control = cluster, control
-        self._checkpoints = Checkpoints(cluster.folder, process)
+        self._checkpoints = Checkpoints(cluster.folder, process, job.mode == SYNC)
         self._saved = 0
         preparation = Preparation(cluster.folder, process, self._checkpoints, index, cluster.audit.restored)
 
         def opens(view: View, _prepares: bool) -> Session:
             return self._opened(Session(cluster.network, process, index, view))
 
+        has_rounds = job.mode == SYNC
         self._creator = ViewSessionCreator(
-            None, control, preparation, log, opens, initialise=lambda _: None, has_rounds=True
+            None, control, preparation, log, opens, initialise=lambda _: None, has_rounds=has_rounds
         )
         compute_s, only_keeps = cluster.schedule.compute_s, job.backup_workers > 0
         self._runner = Runner(
@@ -85,15 +89,22 @@ class Training:
         self.session = Recoverable(self._creator, self._runner.opened)
         stores = [None for numbers in cluster.buckets for _ in numbers]
         request, closing = Request("step"), Request("close")
+        rounds = SimpleNamespace(stores=stores, request=closing) if has_rounds else None
         graph = SimpleNamespace(
-            rounds=SimpleNamespace(stores=stores, request=closing), request=request, mean_divisor=None, graph=None,
+            rounds=rounds, request=request, mean_divisor=None, graph=None,
             model=SimpleNamespace(spec=SimpleNamespace(clip_norm=None, examples=0), batch=["batch"]),
         )  # fmt: skip
         run = SimpleNamespace(
             graph=graph, inputs=Inputs(number), control_plane=control, index=index, job=job, log=log,
-            data_errors=SimpleNamespace(succeeded=lambda: None), observers=SimpleNamespace(on_update=None),
+            data_errors=SimpleNamespace(succeeded=lambda: None, step_failed=_raise),
+            observers=SimpleNamespace(on_update=None),
         )  # fmt: skip
-        self._loop = RoundLoop(run, self._creator, self._runner, self._on_step, lambda: False)  # type: ignore[arg-type]
+        steps: tuple[Any, ...] = (self._on_step, lambda: False)
+        self._loop: Any = (
+            RoundLoop(run, self._creator, self._runner, *steps)  # type: ignore[arg-type]
+            if has_rounds
+            else AsyncLoop(run, self._creator, self._runner, self._runner, *steps)  # type: ignore[arg-type]
+        )
 
     def _opened(self, session: Session) -> Session:
         sessions = self._cluster.sessions
@@ -104,7 +115,7 @@ class Training:
         try:
             while True:
                 self.session.run_step_fn(lambda _: None)
-                self._loop.run(self.session)  # type: ignore[arg-type]
+                self._loop.run(self.session)
                 assignment = self._creator.assignment
                 ending = self._control.await_end(assignment)
                 if ending is Ending.OVER:
@@ -141,3 +152,8 @@ class Training:
             self._control.back_off(str(error))
         except Recoverable.LOST as error:
             self._control.back_off(f"a ps was lost while the job ended: {error}")
+
+
+def _raise(error: Exception, *_: object) -> bool:
+    """No step fails in the user's code."""
+    raise error

@@ -60,6 +60,8 @@ class WorkerControl:
         self._timer = StepTimer()
         self._goes_by = ("", 0)  # the mode, and the clock at which this worker entered it or the view
         self._schedule, self._stage = self._job.mode_schedule, 0
+        self._view: View | None = None  # of the newest session
+        self._full: View | None = None  # in which the variables had all steps of the job
 
     # The view.
 
@@ -108,7 +110,7 @@ class WorkerControl:
         A step that a lost session interrupted is repeated in the next one without another `may_step`.  The bound
         holds all the same: here its clock is as it was, and a floor never falls; elsewhere the lead is 0.
         """
-        self._without = None
+        self._without, self._view = None, assignment.view
         self._timer.restart()
         self._facts.entered(assignment)
         mode = self.mode
@@ -182,6 +184,11 @@ class WorkerControl:
                 self._raise_if_over(answer)
             gate = None  # another mode, or it is decided elsewhere
             if not self._is_decided_elsewhere(answer):
+                if self._full == answer.instructions.view:  # the coordinator may not know it yet
+                    if under_way:
+                        return False
+                    self._membership.wait_until(lambda a: self._is_decided_elsewhere(a), CHECK_S)
+                    continue
                 gate = self._gate_in(self._mode_of(answer), answer)
                 if pause_epoch := self._facts.pause_epoch:
                     if under_way:
@@ -327,7 +334,10 @@ class WorkerControl:
         self._facts.stepped(global_step)
         self._pass_clock(self._goes_by[0])
         limit = self._job.train_steps
-        if (limit is not None and global_step >= limit) or self._is_another_stage(global_step):
+        is_full = limit is not None and global_step >= limit
+        if is_full:
+            self._full = self._view
+        if is_full or self._is_another_stage(global_step):
             self.report_now()
 
     def _is_another_stage(self, global_step: int) -> bool:

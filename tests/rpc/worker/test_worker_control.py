@@ -247,6 +247,17 @@ ENDS = {
 }
 
 
+def test_no_step_follows_the_last_one_until_the_view_is_another() -> None:
+    train, other = answer(Phase.TRAINING), View(VIEW.number + 1, VIEW.ps)
+    stage = Stage(train, train, train, answer(Phase.TRAINING, view=other), answer(Phase.TRAINING, view=other))
+    stage.control.entered(ASSIGNMENT)
+    assert stage.control.may_step()
+    stage.control.stepped(10)
+    assert not stage.control.may_step(under_way=1), "what is under way ends first"
+    assert stage.control.may_step(), "the variables may be of a checkpoint now"
+    assert len(stage.membership.answers) < 3, "it has waited for the view"
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_what_comes_after_the_last_step(end: str) -> None:
     last, expected = ENDS[end]
