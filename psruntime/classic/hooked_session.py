@@ -1,8 +1,8 @@
 """Runs of a session with hooks around them, as TensorFlow's MonitoredSession makes them, at less cost.
 
 TensorFlow takes the fetches and feeds of every run apart anew.  Here that is done once for runs that ask for the same:
-tensors, operations and variables, in lists, tuples and dicts, with arrays and numbers as feeds.  Other runs, and those
-with options or metadata, are TensorFlow's.
+tensors, operations and variables, in lists, tuples and dicts, with arrays, numbers and lists of them as feeds.  Other
+runs, and those with options or metadata, are TensorFlow's.
 """
 
 from __future__ import annotations
@@ -47,17 +47,15 @@ class HookedSession(_HookedSession):  # type: ignore[misc]
         feeds = self._call_hook_before_run(context, asked, feed_dict, all_options) or {}
         metadata = run_metadata or tf1.RunMetadata()
         is_plain = options is None and run_metadata is None and not all_options.ByteSize()
-        call = self._call(asked, feeds) if is_plain else None
-        results = call(*feeds.values()) if call else self._sess.run(asked, feeds, all_options, metadata)
+        fed = [_fed(value, feed, self._sess.graph) for feed, value in feeds.items()] if is_plain else [None]
+        call = None if any(value is None for value in fed) else self._call(asked, feeds)
+        results = call(*fed) if call else self._sess.run(asked, feeds, all_options, metadata)
         for hook in self._hooks:
             hook.after_run(context, tf1.train.SessionRunValues(results.get(hook), all_options, metadata))
         self._should_stop = self._should_stop or context.stop_requested
         return results["caller"]
 
     def _call(self, asked: Mapping[Any, Any], feeds: Mapping[Any, Any]) -> Callable[..., Any] | None:
-        graph = self._sess.graph
-        if not all(_is_array_for(value, feed, graph) for feed, value in feeds.items()):
-            return None
         elements: list[Any] = []
         if (key := identity_of(asked, elements)) is None:
             return None
@@ -87,15 +85,20 @@ def identity_of(fetches: Any, elements: list[Any]) -> Hashable:
     return None if None in parts else (kind, tuple(fetches) if kind is dict else (), parts)
 
 
-def _is_array_for(value: Any, feed: Any, graph: Any) -> bool:
-    """Whether TensorFlow feeds this value as an array of the feed's dtype, and asks nothing else of it."""
+def _fed(value: Any, feed: Any, graph: Any) -> Any:
+    """What TensorFlow feeds for this value, where it makes an array of it and asks nothing else; else None."""
     if not (isinstance(feed, tf1.Tensor) and feed.graph is graph and graph.is_feedable(feed)):
-        return False
+        return None
     dtype = np.dtype(feed.dtype.as_numpy_dtype)
+    if isinstance(value, list | tuple) and dtype.kind in NUMBERS:
+        try:
+            value = np.asarray(value, dtype)
+        except (ValueError, TypeError, OverflowError):  # TensorFlow says what is wrong
+            return None
     if isinstance(value, np.ndarray | np.generic):
         fits = value.dtype == dtype or (value.dtype.kind in NUMBERS and dtype.kind in NUMBERS)
     elif isinstance(value, float):
         fits = feed.dtype.is_floating
     else:
         fits = isinstance(value, int) and np.can_cast(np.min_scalar_type(value), dtype)
-    return fits and bool(feed.shape.is_compatible_with(np.shape(value)))
+    return value if fits and feed.shape.is_compatible_with(np.shape(value)) else None

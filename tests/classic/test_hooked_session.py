@@ -88,6 +88,8 @@ RUNS = {
     "number of numpy": lambda w: (w.twice, {w.number: np.float64(0.5)}),
     "truth for a float": lambda w: (w.twice, {w.number: True}),
     "list of numbers": lambda w: (w.total, {w.pixels: [[1, 2], [3, 4]]}),
+    "list of arrays": lambda w: (w.total, {w.pixels: list(ARRAY.astype(np.float64))}),
+    "tuple": lambda w: (w.total, {w.pixels: ((1, 2.5),)}),
     "float": lambda w: (w.twice, {w.number: 0.5}),
     "integer for a float": lambda w: (w.twice, {w.number: 2}),
     "integer": lambda w: (w.count + 1, {w.count: 2}),
@@ -98,8 +100,8 @@ RUNS = {
     "sparse": lambda w: (tf1.sparse.to_dense(w.sparse), {w.sparse: tf1.SparseTensorValue([[0]], [1.0], [2])}),
 }
 TAKEN_APART = {
-    "name", "named tuple", "ordered", "nothing", "nothing in a list", "array of strings", "list of numbers",
-    "what is fed", "by name", "sparse",
+    "name", "named tuple", "ordered", "nothing", "nothing in a list", "array of strings", "what is fed", "by name",
+    "sparse",
 }  # fmt: skip
 
 
@@ -126,6 +128,9 @@ def test_a_run_gives_what_tensorflow_gives(kind: str, world: World) -> None:
         lambda w: (w.total, {w.pixels: w.one}),
         lambda w: (w.total, {w.pixels: None}),
         lambda w: (w.count, {w.count: 1 << 64}),
+        lambda w: (w.total, {w.pixels: [[1, 2], [3]]}),
+        lambda w: (w.total, {w.pixels: [1, 2]}),
+        lambda w: (w.total, {w.pixels: [["a", "b"]]}),
         lambda w: (w.twice, {3: 0.5}),
         lambda w: (w.twice, None),
         lambda w: (None, None),
