@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf1
 from tensorflow.core.framework.variable_pb2 import VariableDef
 from tensorflow.python.client.session import _FetchMapper  # how TensorFlow itself takes fetches apart
 from tensorflow.python.framework.ops import get_from_proto_function
+from tensorflow.python.training.training_util import GLOBAL_STEP_READ_KEY
 
 from psruntime.classic.hooked_session import MOST_CALLS, identity_of
 from psruntime.errors import UsageError
@@ -61,6 +62,7 @@ class StepCounting:
         self._reached: dict[Any, frozenset[Any]] = {}  # by operation that was fetched
         self._known: dict[Any, tuple[list[Any], list[Any]]] = {}  # by identity: elements that were fetched, reads
         _declare(graph, variable, self.global_step)
+        _read_plainly(graph, self.global_step)
 
     def reads(self, fetches: Any) -> list[Any]:
         """What to fetch with these to know the global step after them, whole [] each; empty if it is no step.
@@ -206,6 +208,16 @@ def _declare(graph: Any, variable: Any, whole: Any) -> None:
     if [id(each) for each in graph.get_collection(_KEYS.GLOBAL_STEP)] != [id(variable)]:
         graph.clear_collection(_KEYS.GLOBAL_STEP)
         graph.add_to_collection(_KEYS.GLOBAL_STEP, variable)
+
+
+def _read_plainly(graph: Any, whole: Any) -> None:
+    """Makes TensorFlow's hooks read this number, [].
+
+    By default they ask first, in two messages more of each step, whether the variable is initialised.
+    """
+    if not graph.get_collection(GLOBAL_STEP_READ_KEY):
+        with tf1.control_dependencies(None), tf1.device(whole.device):
+            graph.add_to_collection(GLOBAL_STEP_READ_KEY, whole + 0)  # a copy, which no update changes
 
 
 def _can_be_waited_for(operation: Any) -> bool:

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import tensorflow.compat.v1 as tf1
+from tensorflow.python.training import training_util
 
 from psruntime.classic.counting import StepCounting
 from psruntime.errors import UsageError
+from psruntime.graph.base.graphs import ancestors
 from tests.support.control_flow import control_flow
 
 
@@ -119,6 +121,20 @@ def test_a_plain_variable_that_minimize_counts_is_the_global_step(use_resource: 
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             assert [session.run([train, *counting.reads(train)])[1] for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
+def test_hooks_read_the_global_step_without_asking_whether_it_is_initialised(use_resource: bool) -> None:
+    with tf1.Graph().as_default() as graph, tf1.variable_scope("", use_resource=use_resource):
+        weights, step = tf1.Variable([1.0, 2.0]), tf1.train.get_or_create_global_step()
+        train = tf1.train.GradientDescentOptimizer(0.1).minimize(tf1.reduce_sum(weights**2), global_step=step)
+        counting = StepCounting(graph)
+        read = training_util._get_or_create_global_step_read()
+        assert {op.type for op in ancestors([read.op])}.isdisjoint({"If", "StatelessIf", "Switch", "RefSwitch"})
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            session.run([train, *counting.reads(train)])
+            assert session.run(read) == 1
 
 
 def test_of_two_plain_variables_that_are_counted_neither_is_taken() -> None:
