@@ -211,12 +211,13 @@ def _declare(graph: Any, variable: Any, whole: Any) -> None:
 
 
 def _read_plainly(graph: Any, whole: Any) -> None:
-    """Makes TensorFlow's hooks read this number, [].
+    """Makes TensorFlow's hooks read this scalar.
 
     By default they ask first, in two messages more of each step, whether the variable is initialised.
     """
     if not graph.get_collection(GLOBAL_STEP_READ_KEY):
-        with tf1.control_dependencies(None), tf1.device(whole.device):
+        name = f"{whole.op.name}/"
+        with tf1.control_dependencies(None), tf1.device(whole.device), tf1.name_scope(name):
             graph.add_to_collection(GLOBAL_STEP_READ_KEY, whole + 0)  # a copy, which no update changes
 
 

@@ -17,7 +17,7 @@ from tensorflow.python.training.monitored_session import _HookedSession
 
 MOST_CALLS = 256  # of a session, that are remembered
 ELEMENTS = (tf1.Tensor, tf1.Operation, tf.Variable)
-NUMBERS = "biufc"  # kinds of dtypes that numpy makes of each other, as TensorFlow lets it
+NUMBERS = "biufc"  # kinds of dtypes between which numpy converts, as TensorFlow's run does
 
 
 class Call(NamedTuple):
@@ -47,15 +47,21 @@ class HookedSession(_HookedSession):  # type: ignore[misc]
         feeds = self._call_hook_before_run(context, asked, feed_dict, all_options) or {}
         metadata = run_metadata or tf1.RunMetadata()
         is_plain = options is None and run_metadata is None and not all_options.ByteSize()
-        fed = [_fed(value, feed, self._sess.graph) for feed, value in feeds.items()] if is_plain else [None]
-        call = None if any(value is None for value in fed) else self._call(asked, feeds)
-        results = call(*fed) if call else self._sess.run(asked, feeds, all_options, metadata)
+        call = self._call(asked, feeds) if is_plain else None
+        values = None if call is None else _values(feeds)
+        if call is None or values is None:
+            results = self._sess.run(asked, feeds, all_options, metadata)
+        else:
+            results = call(*values)
         for hook in self._hooks:
             hook.after_run(context, tf1.train.SessionRunValues(results.get(hook), all_options, metadata))
         self._should_stop = self._should_stop or context.stop_requested
         return results["caller"]
 
     def _call(self, asked: Mapping[Any, Any], feeds: Mapping[Any, Any]) -> Callable[..., Any] | None:
+        graph = self._sess.graph
+        if not all(isinstance(f, tf1.Tensor) and f.graph is graph and graph.is_feedable(f) for f in feeds):
+            return None
         elements: list[Any] = []
         if (key := identity_of(asked, elements)) is None:
             return None
@@ -85,10 +91,18 @@ def identity_of(fetches: Any, elements: list[Any]) -> Hashable:
     return None if None in parts else (kind, tuple(fetches) if kind is dict else (), parts)
 
 
-def _fed(value: Any, feed: Any, graph: Any) -> Any:
+def _values(feeds: Mapping[Any, Any]) -> list[Any] | None:
+    """What is fed, in order; None: TensorFlow has to look at a feed itself."""
+    values = []
+    for feed, value in feeds.items():
+        values.append(_fed(value, feed))
+        if values[-1] is None:
+            return None
+    return values
+
+
+def _fed(value: Any, feed: Any) -> Any:
     """What TensorFlow feeds for this value, where it makes an array of it and asks nothing else; else None."""
-    if not (isinstance(feed, tf1.Tensor) and feed.graph is graph and graph.is_feedable(feed)):
-        return None
     dtype = np.dtype(feed.dtype.as_numpy_dtype)
     if isinstance(value, list | tuple) and dtype.kind in NUMBERS:
         try:
@@ -100,5 +114,6 @@ def _fed(value: Any, feed: Any, graph: Any) -> Any:
     elif isinstance(value, float):
         fits = feed.dtype.is_floating
     else:
-        fits = isinstance(value, int) and np.can_cast(np.min_scalar_type(value), dtype)
+        is_number = isinstance(value, int) and dtype.kind in NUMBERS
+        fits = is_number and np.can_cast(np.min_scalar_type(value), dtype)
     return value if fits and feed.shape.is_compatible_with(np.shape(value)) else None

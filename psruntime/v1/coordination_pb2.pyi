@@ -944,7 +944,7 @@ class NextActionResponse(_message.Message):
     def __init__(self, action: _Optional[_Union[Action, _Mapping]] = ...) -> None: ...
 
 class Action(_message.Message):
-    __slots__ = ("kind", "round", "attempt", "opened", "reason", "closes", "share", "local", "counted", "began")
+    __slots__ = ("kind", "round", "attempt", "opened", "reason", "closes", "share", "local", "counted", "known_from")
     KIND_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -954,7 +954,7 @@ class Action(_message.Message):
     SHARE_FIELD_NUMBER: _ClassVar[int]
     LOCAL_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
-    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FROM_FIELD_NUMBER: _ClassVar[int]
     kind: ActionKind
     round: int
     attempt: int
@@ -964,8 +964,8 @@ class Action(_message.Message):
     share: int
     local: bool
     counted: int
-    began: int
-    def __init__(self, kind: _Optional[_Union[ActionKind, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ..., share: _Optional[int] = ..., local: _Optional[bool] = ..., counted: _Optional[int] = ..., began: _Optional[int] = ...) -> None: ...
+    known_from: int
+    def __init__(self, kind: _Optional[_Union[ActionKind, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ..., share: _Optional[int] = ..., local: _Optional[bool] = ..., counted: _Optional[int] = ..., known_from: _Optional[int] = ...) -> None: ...
 
 class Complete(_message.Message):
     __slots__ = ("round", "attempt", "members", "examples", "local")

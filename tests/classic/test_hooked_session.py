@@ -48,6 +48,7 @@ class World:
         self.number = tf1.placeholder(tf1.float32, [])
         self.pixels = tf1.placeholder(tf1.float32, [None, 2])
         self.count = tf1.placeholder(tf1.int64, [])
+        self.word = tf1.placeholder(tf1.string, [])
         self.sparse = tf1.sparse_placeholder(tf1.float32)
         self.variable = tf1.get_variable("v", [], initializer=tf1.constant_initializer(3.0))
         self.twice = 2 * self.number
@@ -130,6 +131,7 @@ def test_a_run_gives_what_tensorflow_gives(kind: str, world: World) -> None:
         lambda w: (w.count, {w.count: 1 << 64}),
         lambda w: (w.total, {w.pixels: [[1, 2], [3]]}),
         lambda w: (w.total, {w.pixels: [1, 2]}),
+        lambda w: (tf1.strings.length(w.word), {w.word: 3}),
         lambda w: (w.total, {w.pixels: [["a", "b"]]}),
         lambda w: (w.twice, {3: 0.5}),
         lambda w: (w.twice, None),

@@ -2,8 +2,9 @@
 
 Each round is applied to each bucket with the same gradients, one of each member, all computed of the variables of the
 round before; a bucket has the value that follows from the rounds in it; the record of the coordinator has the parts
-that the buckets have; each batch of a worker is in the variables once, and none is left out; each ledger balances; a
-job whose faults are over is done, with all its steps.
+that the buckets have; each batch of a worker is in the variables once, and none is left out but for those that a
+restore took back, a ps refused, or a killed worker had under way; each ledger balances; a job whose faults are over is
+done, with all its steps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Audit:
-    """Of one cluster.  faults: what was wrong so far.  servers: the newest of each ps.  rounds: rounds or updates."""
+    """Of one cluster.  faults: what was wrong so far.  servers: the newest of each ps.
+
+    rounds: how many rounds, or updates without rounds, were applied.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.faults: list[str] = []

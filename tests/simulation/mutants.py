@@ -127,7 +127,7 @@ def _always_again(right: Any) -> Any:
 
 def _always_counted(right: Any) -> Any:
     return lambda kept, is_of_view, action, closes_without: _RIGHT_USE(
-        kept, is_of_view, replace(action, began=action.round), closes_without
+        kept, is_of_view, replace(action, known_from=action.round), closes_without
     )
 
 

@@ -3,7 +3,7 @@
 Two ps with a bucket each, two workers and one that joins; workers are killed, lose their session, or are taken for lost
 while they work.  A run on a ps closes the round before, pulls, and contributes once both were pulled.  Of a run that
 was cut off any part may still happen, at any time, and one of its contributions up to the middle: the gradient is in
-the sum, uncounted.
+the sum, uncounted.  It has no batches: audit.py looks at those.
 
 What a bucket does with a contribution is core/rounds/contribution.py; what the coordinator does is written down anew
 here, from the head of core/rounds/rounds.py: `search` looks whether it is right, `follows` whether a record of a job

@@ -124,7 +124,8 @@ class Use(Enum):
     | is of an earlier view, and its round is not | ANEW | ANEW | ANEW |
 
     What does not count is UNUSED if rounds close without some workers, else ANEW.  The attempt that counts is in the
-    action: in an earlier view the worker may have been lost, its attempt void, and the round closed without it.
+    action: in an earlier view the worker may have been lost, its attempt void, and the round closed without it.  Of
+    rounds up to `known_from` each contribution that was accepted is taken to count: the coordinator of then is gone.
     """
 
     AGAIN = "it is contributed to the new attempt, without being computed again"
@@ -142,7 +143,7 @@ def use_of(kept: Kept | None, is_of_view: bool, action: Action, closes_without: 
         return Use.AGAIN if kept.opened == action.opened else Use.SPENT if kept.pushed else Use.LATE
     if kept.round >= action.round:
         return Use.ANEW
-    if kept.pushed and (kept.pushed == action.counted or kept.round <= action.began):
+    if kept.pushed and (kept.pushed == action.counted or kept.round <= action.known_from):
         return Use.SPENT
     return Use.UNUSED if closes_without else Use.ANEW
 

@@ -55,8 +55,9 @@ class Action:
     share: the number of examples to compute where rounds have shares (shares.py); 0: the worker's own batch size.
     local: for PUSH, the worker trains by itself from the present variables to the global step that is the number of
     the round, and pushes the change as a gradient: old values minus new values.
-    counted: the last attempt with a contribution of this worker that is in the variables, or will be; 0: none is.
-    began: the global step at which this coordinator began; of rounds up to it, `counted` is not known.
+    counted: the attempt of the last round that has, or will have, a contribution of this worker index in the variables,
+    as far as this coordinator knows; 0: unknown, or none.
+    known_from: the lowest global step at which it began a view; it does not know what counted in rounds up to that.
     """
 
     kind: ActionKind
@@ -68,7 +69,7 @@ class Action:
     share: int = 0
     local: bool = False
     counted: int = 0
-    began: int = 0
+    known_from: int = 0
 
     def checked(self) -> Action:
         """Itself.  Raises UsageError if there is nothing to apply."""

@@ -121,7 +121,7 @@ class Rounds:
         self._present: dict[int, int] = {}  # workers with a session on this view: incarnation -> worker index
         self._starved: dict[int, int] = {}  # incarnation -> the attempt since which it has had no batch
         self._counted: dict[int, tuple[int, int]] = {}  # worker index -> (round, attempt) that it was last part of
-        self._began: int | None = None  # the lowest global step at which a view began
+        self._known_from: int | None = None  # the lowest global step at which a view began
 
     @property
     def round(self) -> int:
@@ -204,7 +204,7 @@ class Rounds:
             for index, (number, counted) in self._counted.items()
             if number <= global_step and counted != undone
         }
-        self._began = global_step if self._began is None else min(self._began, global_step)
+        self._known_from = global_step if self._known_from is None else min(self._known_from, global_step)
         self._forget()
         self._previous = None
         self.attempt = max(self.attempt, attempt)
@@ -405,7 +405,7 @@ class Rounds:
         local = self._local is not None and kind is ActionKind.PUSH
         _, counted = self._counted.get(self._present[incarnation], (0, 0))
         return Action(
-            kind, self.round, self.attempt, self.opened, closes, reason, share, local, counted, self._began or 0
+            kind, self.round, self.attempt, self.opened, closes, reason, share, local, counted, self._known_from or 0
         )
 
     def waits_for(self, chief: int | None) -> str:

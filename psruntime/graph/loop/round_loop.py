@@ -213,6 +213,8 @@ class RoundLoop:
     def _train_alone(self, session: Session, assignment: Assignment, action: Action) -> Report | None:
         """What this worker has come to by itself, where the round is local."""
         assert self._local is not None
+        if self._use_of_kept(assignment, action) is Use.SPENT:
+            self._kept = None  # later actions name this round as the last that counts
         report = self._local.contribute(session, assignment, action, self._runs)
         self._waits_s = None
         if isinstance(report, Pushed) and self._on_update:

@@ -61,7 +61,7 @@ class WorkerControl:
         self._goes_by = ("", 0)  # the mode, and the clock at which this worker entered it or the view
         self._schedule, self._stage = self._job.mode_schedule, 0
         self._view: View | None = None  # of the newest session
-        self._full: View | None = None  # in which the variables had all steps of the job
+        self._full: View | None = None  # in which this worker has read the last global step
 
     # The view.
 
@@ -187,7 +187,9 @@ class WorkerControl:
                 if self._full == answer.instructions.view:  # the coordinator may not know it yet
                     if under_way:
                         return False
-                    self._membership.wait_until(lambda a: self._is_decided_elsewhere(a), CHECK_S)
+                    if time.monotonic() - began_s >= LOG_AFTER_S:
+                        self._notes.waits("the coordinator to end the training")
+                    self._membership.wait_until(self._is_decided_elsewhere, CHECK_S)
                     continue
                 gate = self._gate_in(self._mode_of(answer), answer)
                 if pause_epoch := self._facts.pause_epoch:

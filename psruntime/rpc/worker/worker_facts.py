@@ -183,13 +183,17 @@ class WorkerFacts:
     # Written by the training.
 
     def entered(self, assignment: Assignment) -> None:
-        """A session is open.  In the same view and incarnation the steps continue, in another they begin at 0."""
+        """A session is open.  In the same view and incarnation the steps continue, in another they begin at 0.
+
+        The global step that was read in the view holds for each incarnation: no update of it is undone.
+        """
         last = self._assignment
         with self._lock:
             if last is None or (last.view, last.incarnation) != (assignment.view, assignment.incarnation):
                 self._steps = 0
-                self._global_step = 0
                 self._saved_step = None
+            if last is None or last.view != assignment.view:
+                self._global_step = 0
             self._assignment = assignment
             self._stopped = False
 

@@ -92,7 +92,7 @@ USES = {  # of the view; opened at; round; attempt that took it; whether rounds 
 
 
 def test_every_kept_gradient_has_one_use() -> None:
-    action = Action(ActionKind.PUSH, round=3, attempt=9, opened=4, counted=COUNTED, began=1)
+    action = Action(ActionKind.PUSH, round=3, attempt=9, opened=4, counted=COUNTED, known_from=1)
     cells = set(itertools.product(EITHER, (4, ANOTHER), (BEHIND, 3), PUSHED, EITHER))
     assert set(USES) == cells
     for of_view, opened, number, pushed, without in cells:
@@ -102,6 +102,6 @@ def test_every_kept_gradient_has_one_use() -> None:
 
 
 def test_of_rounds_before_the_coordinator_began_a_contribution_that_was_accepted_counts() -> None:
-    action = Action(ActionKind.PUSH, round=3, attempt=9, opened=4, counted=COUNTED, began=BEHIND)
+    action = Action(ActionKind.PUSH, round=3, attempt=9, opened=4, counted=COUNTED, known_from=BEHIND)
     assert use_of(Kept(round=BEHIND, opened=4, pushed=UNCOUNTED), False, action, False) is Use.SPENT
     assert use_of(Kept(round=BEHIND, opened=4), False, action, False) is Use.ANEW

@@ -70,10 +70,10 @@ def test_an_action_names_the_last_contribution_of_the_worker_that_counts() -> No
 
 def test_a_coordinator_names_the_rounds_of_which_it_does_not_know_what_counted() -> None:
     rounds = Rounds()
-    for global_step, began in ((5, 5), (7, 5), (3, 3)):
+    for global_step, known_from in ((5, 5), (7, 5), (3, 3)):
         rounds.begin(global_step, 9)
         rounds.enter(11, 1)
-        assert rounds.action_of(11, chief=1).began == began
+        assert rounds.action_of(11, chief=1).known_from == known_from
 
 
 def test_who_has_contributed_is_told_while_the_round_waits_for_others() -> None:

@@ -258,6 +258,17 @@ def test_no_step_follows_the_last_one_until_the_view_is_another() -> None:
     assert len(stage.membership.answers) < 3, "it has waited for the view"
 
 
+def test_the_last_global_step_of_the_view_is_reported_by_the_next_incarnation_too() -> None:
+    train = answer(Phase.TRAINING, incarnation=10)
+    stage = Stage(answer(Phase.TRAINING), train)
+    stage.control.entered(ASSIGNMENT)
+    stage.membership.unreachable = True
+    stage.control.stepped(10)
+    stage.membership.answers.pop(0)
+    stage.control.entered(Assignment(VIEW, 10, prepare=False))
+    assert (stage.beat().steps, stage.beat().global_step) == (0, 10)
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_what_comes_after_the_last_step(end: str) -> None:
     last, expected = ENDS[end]
