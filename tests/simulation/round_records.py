@@ -24,6 +24,7 @@ def odd_record(records: Sequence[Record], workers: int) -> Record | None:
     for record in records:
         if record["record"] == "prepared":
             possible = {Traced(Coordinator(rounds=record["global_step"]), None)}
+            attempt = 0  # where coordinator, ps and workers are new, attempts begin anew
         elif record["record"] in ("round", "void"):
             possible = {after for each in _reached(possible, workers) for after in _with(each, record, attempt)}
             if not possible:
