@@ -8,6 +8,7 @@ runs, and those with options or metadata, are TensorFlow's.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,17 +49,14 @@ class HookedSession(_HookedSession):  # type: ignore[misc]
         metadata = run_metadata or tf1.RunMetadata()
         is_plain = options is None and run_metadata is None and not all_options.ByteSize()
         call = self._call(asked, feeds) if is_plain else None
-        values = None if call is None else _values(feeds)
-        if call is None or values is None:
-            results = self._sess.run(asked, feeds, all_options, metadata)
-        else:
-            results = call(*values)
+        results = call() if call else self._sess.run(asked, feeds, all_options, metadata)
         for hook in self._hooks:
             hook.after_run(context, tf1.train.SessionRunValues(results.get(hook), all_options, metadata))
         self._should_stop = self._should_stop or context.stop_requested
         return results["caller"]
 
-    def _call(self, asked: Mapping[Any, Any], feeds: Mapping[Any, Any]) -> Callable[..., Any] | None:
+    def _call(self, asked: Mapping[Any, Any], feeds: Mapping[Any, Any]) -> Callable[[], Any] | None:
+        """What runs it with these feeds; None: TensorFlow has to look at something itself."""
         graph = self._sess.graph
         if not all(isinstance(f, tf1.Tensor) and f.graph is graph and graph.is_feedable(f) for f in feeds):
             return None
@@ -73,7 +71,10 @@ class HookedSession(_HookedSession):  # type: ignore[misc]
             is_fed = not set(fed).isdisjoint(map(id, elements))  # TensorFlow gives the fed value back
             call = Call([*elements, *feeds], None if is_fed else self._sess.calling(asked, tuple(feeds), explains=True))
             self._calls[key, fed] = call
-        return call.run
+        if call.run is None:
+            return None
+        values = [_fed(value, feed) for feed, value in feeds.items()]
+        return None if any(value is None for value in values) else partial(call.run, *values)
 
 
 def identity_of(fetches: Any, elements: list[Any]) -> Hashable:
@@ -89,16 +90,6 @@ def identity_of(fetches: Any, elements: list[Any]) -> Hashable:
         return None
     parts = tuple(identity_of(part, elements) for part in (fetches.values() if kind is dict else fetches))
     return None if None in parts else (kind, tuple(fetches) if kind is dict else (), parts)
-
-
-def _values(feeds: Mapping[Any, Any]) -> list[Any] | None:
-    """What is fed, in order; None: TensorFlow has to look at a feed itself."""
-    values = []
-    for feed, value in feeds.items():
-        values.append(_fed(value, feed))
-        if values[-1] is None:
-            return None
-    return values
 
 
 def _fed(value: Any, feed: Any) -> Any:

@@ -144,41 +144,39 @@ def test_a_batch_that_is_passed_over_leaves_nothing_behind(mode: str) -> None:
     assert {(row[RECEIVED], row[APPLIED]) for row in ledgers.values()} == {(6, 6)}
 
 
-def test_a_batch_that_fails_once_is_taken_the_second_time() -> None:
-    calls = []
+def failing_at(number: int) -> tuple[list[int], Callable[[Any], Any]]:
+    """The calls so far, and what gives its tensor back, but for that call, which fails."""
+    calls: list[int] = []
 
-    def once(labels: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
+    def seen(values: Any) -> Any:
+        calls.append(len(calls) + 1)
+        if calls[-1] == number:
             raise ValueError("this time")
-        return labels
+        return values
 
-    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
-        seen = tf1.numpy_function(once, [labels], tf1.float32)
-        seen.set_shape(labels.shape)
-        return plain(features, seen, mode)
+    def of(tensor: Any) -> Any:
+        result = tf1.numpy_function(seen, [tensor], tf1.float32)
+        result.set_shape(tensor.shape)
+        return result
 
-    done = run(short_at(), model_fn)
+    return calls, of
+
+
+def test_a_batch_that_fails_once_is_taken_the_second_time() -> None:
+    _, seen = failing_at(3)
+    done = run(short_at(), lambda features, labels, mode: plain(features, seen(labels), mode))
     assert [result.global_step for result in done.results] == list(range(1, 7))
     assert len(done.named("step_failed")) == 1 and not done.skipped
 
 
 @pytest.mark.parametrize("where", ["before the push", "beside it"])
 def test_a_step_of_a_round_is_repeated_in_its_attempt_only_if_it_cannot_have_pushed(where: str) -> None:
-    calls = []
-
-    def once(values: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            raise ValueError("this time")
-        return values
+    calls, seen = failing_at(3)
 
     def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
-        seen = tf1.numpy_function(once, [labels], tf1.float32)
-        seen.set_shape(labels.shape)
         if where == "before the push":
-            return plain(features, seen, mode)
-        return replace(plain(features, labels, mode), updates=[seen.op])
+            return plain(features, seen(labels), mode)
+        return replace(plain(features, labels, mode), updates=[seen(labels).op])
 
     done = run(short_at(), model_fn, mode="sync")
     assert len(done.named("step_failed")) == 1 and not done.skipped

@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import is_balanced
-from psruntime.core.rounds.round_messages import Pushed
+from psruntime.core.rounds.round_messages import Action, ActionKind, Pushed
 from psruntime.errors import JobFailedError, UsageError
 from psruntime.graph.loop.local_training import LocalTraining, _Carried
 from psruntime.graph.session.worker_run import AloneControl
@@ -71,6 +71,25 @@ def test_rounds_follow_a_local_stage_and_go_before_it(cluster: LocalCluster, tmp
     check(run, plain_tensorflow(MODEL, 9), 9)
     assert [said.round for said in contributions(run)] == [1, 2, 6, 7, 8, 9]
     assert [said.batch for said in contributions(run)] == [0, 1, 5, 6, 7, 8]
+
+
+@pytest.mark.long
+def test_the_batch_of_a_round_before_it_is_not_computed_again_in_a_later_view(
+    cluster: LocalCluster, tmp_path: Any
+) -> None:
+    changed: list[int] = []
+
+    def change_view(control_plane: RoundControlPlane, action: Action) -> None:
+        if action.kind is ActionKind.APPLY and action.closes and action.closes.local and not changed:
+            changed.append(action.attempt)
+            control_plane.change_view()
+
+    make = partial(RoundControlPlane, on_action=change_view)
+    settings = {"schedule": "sync:2, local:4, sync", "checkpoint_dir": str(tmp_path)}
+    run = train(cluster, MODEL, 9, make_control_plane=make, **settings)
+    assert changed and [(said.round, said.batch) for said in contributions(run)] == [
+        (1, 0), (2, 1), (6, 5), (6, 9), (7, 10), (8, 11), (9, 12)
+    ], "the stage is trained anew, with four batches more"  # fmt: skip
 
 
 @pytest.mark.long

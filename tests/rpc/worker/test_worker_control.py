@@ -237,16 +237,6 @@ def test_the_last_step_is_reported_at_once_even_if_nobody_hears_it() -> None:
     assert stage.events[-1][0] == "report_failed"
 
 
-ENDS = {
-    "done": (answer(Phase.DONE), Ending.OVER),
-    "chief": (answer(Phase.DRAINING, chief=True, close=True), Ending.CLOSE),
-    "ps lost": (answer(Phase.FORMING), Ending.RESUME),
-    "joined again": (answer(Phase.DRAINING, incarnation=8), Ending.RESUME),
-    "new view": (answer(Phase.DRAINING, OTHER), Ending.RESUME),
-    "rolled back": (answer(Phase.TRAINING, OTHER), Ending.RESUME),
-}
-
-
 def test_no_step_follows_the_last_one_until_the_view_is_another() -> None:
     train, other = answer(Phase.TRAINING), View(VIEW.number + 1, VIEW.ps)
     stage = Stage(train, train, train, answer(Phase.TRAINING, view=other), answer(Phase.TRAINING, view=other))
@@ -267,6 +257,16 @@ def test_the_last_global_step_of_the_view_is_reported_by_the_next_incarnation_to
     stage.membership.answers.pop(0)
     stage.control.entered(Assignment(VIEW, 10, prepare=False))
     assert (stage.beat().steps, stage.beat().global_step) == (0, 10)
+
+
+ENDS = {
+    "done": (answer(Phase.DONE), Ending.OVER),
+    "chief": (answer(Phase.DRAINING, chief=True, close=True), Ending.CLOSE),
+    "ps lost": (answer(Phase.FORMING), Ending.RESUME),
+    "joined again": (answer(Phase.DRAINING, incarnation=8), Ending.RESUME),
+    "new view": (answer(Phase.DRAINING, OTHER), Ending.RESUME),
+    "rolled back": (answer(Phase.TRAINING, OTHER), Ending.RESUME),
+}
 
 
 @pytest.mark.parametrize("end", ENDS)
