@@ -55,6 +55,13 @@ def test_a_version_without_an_entry_is_no_release(clone: Path, entry: str) -> No
         checked_version(clone)
 
 
+def test_each_file_and_folder_of_the_tree_is_listed_for_the_sdist() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    listed_there = set((ROOT / "MANIFEST.in").read_text().split())
+    by_setuptools = {"LICENSE", "MANIFEST.in", "README.md", "psruntime", "pyproject.toml"}
+    assert {path.partition("/")[0] for path in tracked} - listed_there - by_setuptools == {".gitignore"}
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_release_is_installed_and_trains_and_is_the_same_again(tmp_path: Path) -> None:
