@@ -39,10 +39,10 @@ demo: $(READY)  ## train digits with 2 ps and 2 workers on this machine, print t
 	$(BIN)/psruntime demo
 
 test: $(READY)  ## the tests without those that are long by nature; SHARE=K/N: with the share K of N of the long ones
-	$(BIN)/python -m pytest $(PARALLEL) --share $(or $(SHARE),0/1) $(if $(SHARE),--hypothesis-profile all)
+	$(BIN)/python -m pytest $(PARALLEL) --share $(or $(SHARE),0/1)
 
 test-all: $(READY)  ## all tests, and every example that Hypothesis plays
-	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile all
+	$(BIN)/python -m pytest $(PARALLEL)
 
 chaos: $(READY)  ## every fault in every mode, and random ones: SEED=n (default: drawn), some three hours
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))

@@ -2,7 +2,7 @@
 
 Tests that are long by nature have the marker `long`: `make test` leaves them out, `make test SHARE=K/N` plays the share
 K of N of them (by a checksum of a test's name, so that N shares are all tests), `make test-all` plays all.  How many
-examples Hypothesis plays is a profile: "quick" for `make test` alone, else "all".
+examples Hypothesis plays is a profile: "all" in the share K of N of the files, else "quick".
 
 A run ends with the names of the tests that take more than SLOW_S and are not marked long.
 """
@@ -26,7 +26,6 @@ from hypothesis import settings
 PROFILES = {"quick": 20, "all": 100}
 for name, number in PROFILES.items():
     settings.register_profile(name, max_examples=number)
-settings.load_profile("quick")  # before the modules of tests are imported; --hypothesis-profile names another
 
 SLOW_S = 5.0  # processor time of the process that runs a test, fixtures included
 SLOW_TESTS = pytest.StashKey[list[str]]()
@@ -41,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "optimised: TensorFlow rewrites the graphs of the test, as those of a user")
+    share_of(config.getoption("share"))
 
 
 def share_of(text: str) -> tuple[int, int]:
@@ -49,14 +49,25 @@ def share_of(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def is_played(config: pytest.Config, name: str) -> bool:
+    """Whether the share that is played has the test, or the examples of the file, of this name."""
     share, shares = share_of(config.getoption("share"))
+    return share == zlib.crc32(name.encode()) % shares + 1
 
-    def is_played(item: pytest.Item) -> bool:
-        return share == zlib.crc32(item.nodeid.encode()) % shares + 1
 
+def load_profile_of(node: pytest.Collector | pytest.Item) -> None:
+    """Loads the profile of the file of tests that the node is in."""
+    settings.load_profile("all" if is_played(node.config, node.nodeid.partition("::")[0]) else "quick")
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """A file is imported after this, and its decorators take the profile that is loaded then."""
+    load_profile_of(collector)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     long_tests = [item for item in items if item.get_closest_marker("long")]
-    left_out = {item for item in long_tests if not is_played(item)}
+    left_out = {item for item in long_tests if not is_played(config, item.nodeid)}
     played = Counter(item.nodeid.partition("::")[0] for item in long_tests if item not in left_out)
     config.stash[LONG_TESTS] = {"left out": len(left_out), "played": dict(played)}
     config.hook.pytest_deselected(items=[*left_out])
@@ -72,6 +83,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     began_s = time.process_time()
+    load_profile_of(item)
     result = yield
     if time.process_time() - began_s > SLOW_S and not item.get_closest_marker("long"):
         item.config.stash.setdefault(SLOW_TESTS, []).append(item.nodeid)
@@ -99,10 +111,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if long_tests["left out"] and long_tests["played"]:
         files = ", ".join(f"{file} {count}" for file, count in sorted(long_tests["played"].items()))
         terminalreporter.write_line(f"share {config.getoption('share')} of the tests marked long: {files}")
+    share, shares = share_of(config.getoption("share"))
     left_out = [f"{long_tests['left out']} tests marked long"] if long_tests["left out"] else []
-    if (share := 100 - settings().max_examples) > 0:
-        left_out.append(f"{share} of 100 examples that Hypothesis plays")
-    if left_out:
+    if (share, shares) != (1, 1):
+        more, files = PROFILES["all"] - PROFILES["quick"], f"{shares - 1} of {shares} files" if share else "each file"
+        left_out.append(f"{more} of {PROFILES['all']} examples that Hypothesis plays in {files}")
         terminalreporter.write_line(f"not run here: {', and '.join(left_out)} (make test-all)")
 
 
