@@ -112,5 +112,5 @@ release:  ## wheel, sdist and SBOM of the last commit in dist/, built twice and 
 	$(PYTHON) tools/release.py
 
 clean:  ## remove the virtual environment, the site and all caches
-	rm -rf $(VENV) $(TOOLS) site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-* site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import Progress, parser_of, print_result
-from benchmarks.embedding_tables import BATCHES, Tables, drawn_ids
+from benchmarks.table_data import BATCHES, Tables, drawn_ids
 from benchmarks.table_jobs import OURS, Run, TableRun, TableWork, ours, ours_as_named, stock
 from benchmarks.tables import beside, result_of, text_of_workload
 from psruntime.observe.render import bytes_text

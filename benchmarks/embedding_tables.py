@@ -1,13 +1,10 @@
 """The model of the table benchmarks: embedding tables and two dense layers.  Ours and the peers build it alike.
 
-A model module of psruntime.  How large it is stands in the environment, see `Tables`.  Ids are drawn by a zipf law.
+A model module of psruntime.  Its size and its data are those of table_data.py.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import KW_ONLY, asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -15,15 +12,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from benchmarks.step_times import StepTimes
+from benchmarks.table_data import HIDDEN, INITIAL, INITIAL_ACCUMULATOR, LEARNING_RATE, Tables, drawn, here
 from psruntime import Context, ModelSpec, optimizers
 
-TABLES = "BENCHMARK_TABLES"
-BATCHES = 8  # that are drawn and repeated
-ZIPF = 1.2
-HIDDEN = 64
-INITIAL = 0.05  # the largest initial value of a table
-LEARNING_RATE = 0.05
-INITIAL_ACCUMULATOR = 0.1  # of Adagrad
 OPTIMIZERS = {
     "adagrad": partial(tf1.train.AdagradOptimizer, initial_accumulator_value=INITIAL_ACCUMULATOR),
     "adam": tf1.train.AdamOptimizer,
@@ -33,51 +24,11 @@ OPTIMIZERS = {
 }
 
 
-@dataclass(frozen=True)
-class Tables:
-    """count tables of rows x width; ids: that an example has of each table, above 1 by embedding_lookup_sparse.
-
-    optimizer: of OPTIMIZERS.  parts: of each table, for peers that cut tables by a partitioner.  fused: one variable
-    for all tables, and one lookup, as by hand.
-    """
-
-    count: int
-    rows: int
-    width: int
-    ids: int = 1
-    _: KW_ONLY
-    optimizer: str = "adagrad"
-    parts: int = 1
-    fused: bool = False
-
-    def __str__(self) -> str:
-        several = f", {self.ids} ids each an example" if self.ids > 1 else ""
-        tables = "1 table" if self.count == 1 else f"{self.count} tables"
-        return f"{tables} of {self.rows} x {self.width}{several}, {self.optimizer}"
-
-    def environment(self) -> dict[str, str]:
-        """Of a process that makes the model so."""
-        return {TABLES: json.dumps(asdict(self))}
-
-
-def here() -> Tables:
-    """As this process's environment says."""
-    return Tables(**json.loads(os.environ[TABLES]))
-
-
 def input_fn(context: Context) -> Any:
     """(ids int64 [batch, tables, ids an example], labels float32 [batch]): random, of their own in every worker."""
-    random = np.random.RandomState(context.worker_index)
-    ids = drawn_ids(here(), context.batch_size, random)
-    labels = random.uniform(size=len(ids)).astype("float32")
-    dataset = tf1.data.Dataset.from_tensor_slices((ids, labels)).batch(context.batch_size, drop_remainder=True)
+    drawn_here = drawn(here(), context.batch_size, context.worker_index)
+    dataset = tf1.data.Dataset.from_tensor_slices(drawn_here).batch(context.batch_size, drop_remainder=True)
     return dataset.cache().prefetch(2)
-
-
-def drawn_ids(tables: Tables, batch_size: int, random: np.random.RandomState) -> Any:
-    """Of BATCHES batches, int64 [BATCHES x batch_size, tables, ids an example]."""
-    shape = (BATCHES * batch_size, tables.count, tables.ids)
-    return np.minimum(random.zipf(ZIPF, shape) - 1, tables.rows - 1).astype("int64")
 
 
 def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:  # noqa: ARG001 - the same in every mode

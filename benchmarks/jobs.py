@@ -5,13 +5,13 @@ Each is started alike: first what holds the variables, then worker after worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from benchmarks import layer_stack, strategy_layers
-from benchmarks.processes import Processes, free_addresses
+from benchmarks.processes import PYTHON, Processes, free_addresses
 from benchmarks.step_times import step_times
 
 BATCH_SIZE = 32
@@ -129,19 +129,31 @@ def coordinator_of(started: Processes) -> str:
 
 
 def stock_job(
-    started: Processes, work: Work, *, mode: str = "async", ps_on: Machine = HERE, workers_on: Machine = HERE
+    started: Processes,
+    work: Work,
+    *,
+    mode: str = "async",
+    ps_on: Machine = HERE,
+    workers_on: Machine = HERE,
+    program: str = "benchmarks.stock_layers",
+    python: Sequence[str] = PYTHON,
 ) -> StartWorker:
-    """Starting worker 0 takes until it has made the variables.  mode: async or sync, as stock_layers.py has them."""
+    """Starting worker 0 takes until it has made the variables.  mode: async or sync, as stock_layers.py has them.
+
+    program: has the flags of stock_layers.py.
+    """
     ports = [address.rpartition(":")[2] for address in free_addresses(work.ps + work.workers)]
     ps = ",".join(f"{ps_on.host}:{port}" for port in ports[: work.ps])
     workers = ",".join(f"{workers_on.host}:{port}" for port in ports[work.ps :])
     cluster = ["--mode", mode, "--ps", ps, "--workers", workers, "--batch-size", str(work.batch_size)]
-    command = ["benchmarks.stock_layers", *cluster, "--model", work.model, "--role"]
+    command = [program, *cluster, "--model", work.model, "--role"]
     for i in range(work.ps):
-        started.start(f"ps-{i}", *command, "ps", "--index", str(i), enter=ps_on.enter)
+        started.start(f"ps-{i}", *command, "ps", "--index", str(i), enter=ps_on.enter, python=python)
 
     def start_worker(index: int) -> Path:
-        log = started.start(f"worker-{index}", *command, "worker", "--index", str(index), enter=workers_on.enter)
+        log = started.start(
+            f"worker-{index}", *command, "worker", "--index", str(index), enter=workers_on.enter, python=python
+        )
         if index == 0:
             started.wait_for("the variables", lambda: step_times(log) or None, START_S)
         return log

@@ -25,9 +25,9 @@ from typing import Any
 
 from benchmarks import embedding_tables
 from benchmarks.command_line import Progress, parser_of, print_result
-from benchmarks.embedding_tables import Tables
 from benchmarks.processes import Processes, lines, processes, seconds_of
 from benchmarks.resident import status_bytes
+from benchmarks.table_data import Tables
 
 QUICK = {"gigabytes": 0.5, "replicated_gigabytes": 0.25, "tables": 4, "seconds": 8.0}
 PEAK = "VmHWM"

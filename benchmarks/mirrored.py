@@ -19,7 +19,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import tensorflow as tf
 
-from benchmarks.step_times import EVERY_S
+from benchmarks.step_lines import EVERY_S
 from benchmarks.strategy import step_of
 from psruntime import Context
 

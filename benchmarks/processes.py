@@ -39,12 +39,16 @@ class Processes:
         self._environment = {**os.environ, **environment}
         self._all: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *command: str, enter: Sequence[str] = ()) -> Path:
+    def start(self, name: str, *command: str, enter: Sequence[str] = (), python: Sequence[str] = PYTHON) -> Path:
         """Starts `python -m command`, given to the command `enter` if there is one; returns its log."""
         log = self.log(name)
         with log.open("wb") as out:
             self._all[name] = subprocess.Popen(
-                [*enter, *PYTHON, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self._environment
+                [*enter, *python, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=self._environment,
             )
         return log
 

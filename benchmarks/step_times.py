@@ -7,7 +7,6 @@ tell.  Another is `tensors N`: so many go between this worker and the ps in a st
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import tensorflow.compat.v1 as tf1
 
 from benchmarks.processes import lines
 from benchmarks.receives import receives
-from psruntime.observe.meter import TrafficMeter
+from benchmarks.step_lines import StepLines
 
-EVERY_S = 0.2  # between two lines at least
 CUT_IN = 3  # the step in which the graph is asked for: those before may be ones that set something up
 
 
@@ -25,23 +23,17 @@ class StepTimes(tf1.train.SessionRunHook):  # type: ignore[misc]
     """Prints the lines of one worker."""
 
     def __init__(self) -> None:
-        self._count, self._told_s = 0, 0.0
-        self._traffic = TrafficMeter(lambda _: True)
+        self._lines = StepLines()
 
     def before_run(self, run_context: Any) -> Any:  # noqa: ARG002
-        if self._count + 1 != CUT_IN:
+        if self._lines.count + 1 != CUT_IN:
             return None
         return tf1.train.SessionRunArgs(None, options=tf1.RunOptions(output_partition_graphs=True))
 
     def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
-        self._count += 1
         if graphs := run_values.run_metadata.partition_graphs:
             print(f"tensors {sum(receives(graphs).values())}", flush=True)
-        now_s = time.time()
-        if now_s - self._told_s >= EVERY_S:
-            self._told_s = now_s
-            moved = self._traffic.moved()
-            print(f"steps {self._count} {now_s} {moved.sent + moved.received if moved else '-'}", flush=True)
+        self._lines.step_done()
 
 
 def step_times(log: Path) -> list[tuple[int, float]]:

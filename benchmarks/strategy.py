@@ -24,7 +24,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 3 does not know this strategy
 
 import tensorflow as tf
 
-from benchmarks.step_times import EVERY_S
+from benchmarks.step_lines import EVERY_S
 from psruntime import Context
 
 WARM_UP_S = 5.0  # from the first step, until every worker has got its functions

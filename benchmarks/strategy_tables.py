@@ -11,7 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks import embedding_tables
-from benchmarks.embedding_tables import HIDDEN, INITIAL, INITIAL_ACCUMULATOR, LEARNING_RATE, Tables, here, sparse
+from benchmarks.embedding_tables import sparse
+from benchmarks.table_data import HIDDEN, INITIAL, INITIAL_ACCUMULATOR, LEARNING_RATE, Tables, here
 
 MIN_PART_BYTES = 256 << 10  # as TensorFlow's own guide has it, and as its partitioner does by itself
 input_fn = embedding_tables.input_fn

@@ -11,6 +11,11 @@ turns; it is printed when it is done.  --everything is a list of combinations th
     stock     between graphs, its tables cut over the ps by a partitioner, as its users do
     fused     the same with all tables in one variable and one lookup of unique ids, which its users write by hand
     strategy  ParameterServerStrategy; async with Adagrad only, and left out elsewhere
+    torchrec  TorchRec on the processor (torchrec_tables.py says where its model differs): workers without ps, and
+              synchronous, beside mode async too; left out with Adam.  It has an environment of its own, which
+              `python -m benchmarks.peer_environment torchrec` makes, and is skipped with one line without it
+    tfra      between graphs with the dynamic embeddings of TensorFlow Recommenders Addons (tfra_tables.py says where
+              its model differs); async only, and left out with row-wise Adagrad.  Its environment is made alike
 
 Mode sync is SyncReplicasOptimizer's in stock.  With Adam ours has LazyAdam, which moves the rows of a step; stock has
 none that does, so it moves all rows.
@@ -30,10 +35,21 @@ from statistics import median
 from typing import Any
 
 from benchmarks.command_line import Progress, numbers, parser_of, print_result, words
-from benchmarks.embedding_tables import OPTIMIZERS, Tables
+from benchmarks.embedding_tables import OPTIMIZERS
 from benchmarks.figures import compared, spread_of
 from benchmarks.processes import LateError
-from benchmarks.table_jobs import LAZY, OURS, PEERS, RUNS, TableRun, TableWork, peers_of
+from benchmarks.table_data import Tables
+from benchmarks.table_jobs import (
+    LAZY,
+    OURS,
+    PEERS,
+    RUNS,
+    TableRun,
+    TableWork,
+    called,
+    peers_of,
+    with_environment,
+)
 
 MODES = ("async", "sync")
 NAMED = sorted(set(OPTIMIZERS) - set(LAZY.values()))
@@ -66,7 +82,11 @@ def measure(
     for work in workloads:
         found = alternated(work, [OURS, *peers_of(work, peers)], runs, seconds, say)
         mine = found.pop(OURS)
-        results = [result_of(work, name, beside(mine, theirs), runs) for name, theirs in found.items() if any(theirs)]
+        results = [
+            result_of(work, called(work, name), beside(mine, theirs), runs)
+            for name, theirs in found.items()
+            if any(theirs)
+        ]
         if len(workloads) > 1:
             say(text_of({"each": results}))
         each += results
@@ -197,13 +217,18 @@ def main() -> None:
             arguments.tables, arguments.optimizers, arguments.modes, arguments.ps, arguments.workers
         )
     ]
-    if alone := next((work for work in workloads if not peers_of(work, arguments.peers)), None):
-        raise SystemExit(f"nothing to compare with: {', '.join(arguments.peers)} cannot do '{alone}'")
-    print_result(
-        arguments,
-        lambda say: measure(workloads, arguments.peers, arguments.runs, arguments.seconds, say),
-        text_of,
-    )
+    peers, skipped = with_environment(arguments.peers)
+    if not peers:
+        raise SystemExit(f"nothing to compare with: {'; '.join(skipped)}")
+    if alone := next((work for work in workloads if not peers_of(work, peers)), None):
+        raise SystemExit(f"nothing to compare with: {', '.join(peers)} cannot do '{alone}'")
+
+    def measured(say: Progress) -> dict[str, Any]:
+        for line in skipped:
+            say(line)
+        return measure(workloads, peers, arguments.runs, arguments.seconds, say)
+
+    print_result(arguments, measured, text_of)
 
 
 if __name__ == "__main__":
