@@ -46,7 +46,7 @@ class JobSettings:
     ps: int = setting("job", 1, "number of ps processes", least=1)
     min_workers: int = setting("job", 1, "workers that must be there before training starts", least=1)
     max_workers: int = setting(
-        "job", 1024, "limit of worker indices; each costs 40 bytes per bucket on its ps", least=1
+        "job", 1024, "limit of worker indices; each costs up to 40 bytes per bucket on its ps", least=1
     )
     train_steps: int | None = setting(
         "job", None, "global step at which the job ends; without it, when its workers end", least=1

@@ -28,7 +28,7 @@ STEP = "step"  # all of a step of a worker
 PHASE = "phase"  # a part of the step before it, see observe/meter.py
 READ = "read"  # parameters, or rows of them
 APPLY = "apply"  # an update
-MUTEX = "mutex wait"  # for the lock of a bucket
+MUTEX = "mutex wait"  # for the lock of a section
 TRANSFER = "transfer"  # between two machines or devices
 OP = "op"  # anything else that TensorFlow ran
 

@@ -1,7 +1,8 @@
 """The variables of the simulated ps, and the rules by which the product's graph changes them.
 
 A twin in Python of graph/push/round_sum.py and graph/push/guard.py, by the same core/rounds/contribution.py.  What a
-run does on a bucket is a critical section of two halves: a run that is cancelled in between leaves the first.
+run does on a bucket is a critical section of two halves: a run of which an operation fails in between leaves the first.
+Each bucket is a section of its own.
 
 The variable of a bucket is a number, and what changes it is not linear in it: after a round it is a hash of what it
 was and of the sum of the gradients.  So each member counts once, of the right round, or the audit sees it.
@@ -263,7 +264,7 @@ class Servers:
         self._enter(bucket, run, section)
 
     def seal(self, number: int, run: Run, done: Callable[[None], None]) -> None:
-        """As RoundStore.seal: what is summed now counts no more."""
+        """As SectionRounds.seal: what is summed now counts no more."""
         bucket = self.buckets[number]
 
         def section(leave: Callable[[], None]) -> None:

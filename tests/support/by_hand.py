@@ -28,11 +28,11 @@ class ByHand:
         self._stores = [*run.graph.model.stores.values(), run.graph.global_step]
         with run.graph.graph.as_default():
             self._held = {store.bucket.name: self._values(store) for store in self._stores}
-            for rounds in run.graph.rounds.stores if run.graph.rounds else []:
-                total = dict(zip(("sum", "rows"), rounds.sum.read().tensors, strict=False))
-                self._held[rounds.store.bucket.name].update(
-                    total, unit=rounds.scale.read_value(), books=rounds.state.read_value()
-                )
+            for rounds in run.graph.rounds.sections if run.graph.rounds else []:
+                books = {"unit": rounds.scale.read_value(), "books": rounds.state.read_value()}
+                for each in rounds.stores:
+                    total = dict(zip(("sum", "rows"), each.sum.read().tensors, strict=False))
+                    self._held[each.store.bucket.name].update(**total, **books)
             of_worker = run.graph.graph.get_collection(LASTING)
             residues = {v.op.name.removeprefix("psruntime/residue/"): v for v in of_worker}
             self._residues = {name: residues[name].read_value() for name in self._held if name in residues}
@@ -42,8 +42,8 @@ class ByHand:
 
     def _values(self, store: BucketStore) -> dict[str, Any]:
         master, *others = self._graph.values_of(store)
-        values = {"master": master, "version": store.version, **{v.op.name.rpartition("/")[2]: v for v in others}}
-        return {name: variable.read_value() for name, variable in values.items()}
+        values = {"master": master, **{v.op.name.rpartition("/")[2]: v for v in others}}
+        return {"version": store.version(), **{name: variable.read_value() for name, variable in values.items()}}
 
     def look(self) -> dict[str, dict[str, Any]]:
         """Bucket -> all that its ps holds of it, but for ledger and pushes: `master`, `version`, the optimizer's

@@ -130,11 +130,12 @@ def _ps(order: dict[str, Any]) -> dict[str, Any]:
         target = f"grpc://{order['ps'][index]}"
         for name, row in LedgerReader(target, index, plan, order["max_workers"]).ledgers().items():
             ledgers[name] = {column: int(row[place]) for column, place in columns.items()}
-        buckets = [*plan.on(index), *([bucket_store.GLOBAL_STEP] if bucket_store.GLOBAL_STEP.ps == index else [])]
         with tf1.Graph().as_default() as graph, tf1.device(ps_device(index)):
-            masters = [bucket_store.BucketStore(bucket, order["max_workers"]).master.read_value() for bucket in buckets]
+            sections = bucket_store.sections_on(plan, index, order["max_workers"])
+            stores = [store for section in sections for store in section.stores]
+            masters = [store.master.read_value() for store in stores]
         with tf1.Session(target, graph=graph) as session:
-            for bucket, value in zip(buckets, session.run(masters), strict=True):
+            for bucket, value in zip([store.bucket for store in stores], session.run(masters), strict=True):
                 entries = value.ravel().tolist()
                 for piece in bucket.pieces:
                     own = entries[piece.offset : piece.offset + piece.size]

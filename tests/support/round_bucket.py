@@ -11,10 +11,10 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.accounts import is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.buckets.apply import bucket_update
-from psruntime.graph.buckets.bucket_store import BucketStore, PsControl
+from psruntime.graph.buckets.bucket_store import BucketSection, PsControl
 from psruntime.graph.buckets.gradient import BucketGradient
 from psruntime.graph.buckets.optimizers import BucketOptimizer, Rule
-from psruntime.graph.push.round_sum import RoundStore, close, contribute
+from psruntime.graph.push.round_sum import SectionRounds, close, contribute
 from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
 from tests.support.local_cluster import LocalCluster
 
@@ -32,8 +32,9 @@ class RoundBucket:
         bucket = Bucket(f"{kind}/{dtype}", 0, (Piece(kind, 0, ROWS * WIDTH),), dtype, shape)
         with tf1.Graph().as_default() as graph:
             control = PsControl(0, cluster.max_workers)
-            self.store = BucketStore(bucket, cluster.max_workers)
-            self.rounds = RoundStore(self.store, self.is_table)
+            section = BucketSection([bucket], cluster.max_workers)
+            (self.store,), self.rounds = section.stores, SectionRounds(section)
+            self.sums = self.rounds.of(self.store, self.is_table)
             with tf1.device("/job:ps/task:0"):
                 self._identity = tf1.placeholder(tf1.int64, [PUSH_ID_SIZE])
                 self._finite = tf1.placeholder(tf1.bool, [])
@@ -45,7 +46,7 @@ class RoundBucket:
                 gate = tf1.FIFOQueue(1, tf1.bool, [], shared_name=f"gate/{bucket.name}")
                 self._gate, self._open_gate = gate, gate.enqueue(True)
                 value_shape = [None, WIDTH] if self.is_table else [ROWS * WIDTH]
-                self._values = tf1.placeholder(self.rounds.sum.dtype, value_shape)
+                self._values = tf1.placeholder(self.sums.sum.dtype, value_shape)
                 self._indices = tf1.placeholder(tf1.int64, [None]) if self.is_table else None
                 rates = [tf1.constant(1.0, tf1.as_dtype(dtype))]
             rule = Rule("*", partial(tf1.train.MomentumOptimizer, momentum=0.5), 1.0)
@@ -54,19 +55,19 @@ class RoundBucket:
             push = Push.of(self._identity, self._finite)
             gradient = BucketGradient(self._values, self._indices)
             request = ReceivedPush(push, [tf1.constant(1.0)], self._members, self._factor, self._unit)
-            self._contribute = contribute(self.rounds, control, request, gradient)
-            self._close, _ = close(self.rounds, control, request, self._update)
-            self._seal = self.rounds.seal(lambda section: section)
-            everything = [*self.store.variables, *self.rounds.variables, *self._optimizer.variables]
+            self._contribute = contribute(self.rounds, control, request, [gradient])
+            self._close, _ = close(self.rounds, control, request, [(self._update, None)])
+            self._seal = self.rounds.seal(lambda body: body)
+            everything = [self.store.master, *section.counters, *self.rounds.variables, *self._optimizer.variables]
             self._init = [v.initializer for v in everything]
             self._held = {
                 "master": [v.read_value() for v in [self.store.master, *self._optimizer.variables]],
-                "version": self.store.version.read_value(),
-                "ledger": self.store.ledger.read_value(),
+                "version": self.store.version(),
+                "ledger": self.store.ledger(),
                 "books": self.rounds.state.read_value(),
-                "sum": self.rounds.sum.total(self.rounds.sum.read()).tensors,
+                "sum": self.sums.sum.total(self.sums.sum.read()).tensors,
                 "unit": self.rounds.scale.read_value(),
-                "square": self.rounds.square(),
+                "square": self.sums.square(),
             }
         self.session = cluster.session(graph)
         self.reset()
@@ -85,7 +86,7 @@ class RoundBucket:
     def _update(self, total: BucketGradient) -> Any:
         with tf1.control_dependencies(total.tensors):  # dead if they are
             fails, holds = tf1.identity(self._fails), tf1.identity(self._holds)
-        joint = self.rounds.joint(total, self._factor)
+        joint = self.sums.joint(total, self._factor)
         with tf1.control_dependencies([tf1.debugging.Assert(tf1.logical_not(fails), ["cut off"])]):
             through = tf1.cond(holds, self._gate.dequeue, lambda: tf1.constant(True))
         with tf1.control_dependencies([through]):

@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.messages import Assignment, Ending, Prepared
-from psruntime.core.plan.buckets import Bucket
+from psruntime.core.plan.plan import Plan
 from psruntime.core.rounds.past_round import PastRound
 from psruntime.core.rounds.round_messages import Action, Applied, Broken, CutOff, Pushed, Starved
-from psruntime.graph.buckets.bucket_store import BucketStore
+from psruntime.graph.buckets.bucket_store import sections_on
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.push.round_sum import RoundStore
+from psruntime.graph.push.round_sum import SectionRounds
 from psruntime.graph.session.session import callable_of
 from psruntime.model import Context, Model
 from tests.graph.step.test_clipping import summed
@@ -114,7 +114,7 @@ def lose_session(
     def make_losing(session: Any, fetches: Any, feed_list: Any) -> Any:
         call = callable_of(session, fetches, feed_list)
         step, rounds = graphs[-1].step, graphs[-1].rounds
-        closed = [(r.store.bucket.ps, rounds.after_close[r.store.bucket.name]) for r in rounds.stores]
+        closed = [(r.section.ps, rounds.after_close[r.stores[0].store.bucket.name]) for r in rounds.sections]
         run, whole, part = {
             "compute": (step, step, {**step, "outcomes": step["outcomes"][:1]}),
             "closing": (step, [op for _, op in closed], [op for ps, op in closed if ps == 0]),
@@ -140,10 +140,10 @@ def lose_session(
     return happened
 
 
-def write_books(cluster: LocalCluster, bucket: Bucket, change: Callable[[Any], Any]) -> None:
-    """Writes over the books of a bucket on its ps, as an interrupted close may leave them."""
+def write_books(cluster: LocalCluster, plan: Plan, ps: int, change: Callable[[Any], Any]) -> None:
+    """Writes over the books of the last section of a ps, as an interrupted close may leave them."""
     with tf1.Graph().as_default() as graph:
-        books = RoundStore(BucketStore(bucket, cluster.max_workers), bucket.is_table).state
+        books = SectionRounds(sections_on(plan, ps, cluster.max_workers)[-1]).state
         value, new = books.read_value(), tf1.placeholder(tf1.int64, books.shape)
         write = books.assign(new, read_value=False)
     with cluster.session(graph) as session:

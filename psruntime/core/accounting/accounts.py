@@ -1,6 +1,6 @@
 """The job's accounts: ledgers, what became of each update, and what the workers pushed against what the ps received.
 
-The ledger of a bucket is a row of counters, kept on its ps under its mutex:
+The ledger of a bucket is a row of counters, kept on its ps under the mutex of its section:
 received = applied (of which down-weighted) + the causes of a drop + rolled back + pending.
 Applied are the updates that the bucket has; one that a return to an older state undid is rolled back.
 Down-weighted are those of the applied whose learning rate was lowered for their staleness (psruntime/config/values.py).

@@ -16,7 +16,7 @@ from psruntime.core.fields import NAME_CHARS, AtMost, Different, Line, Sent, Wor
 from psruntime.errors import some
 
 PSRUNTIME, TENSORFLOW, PROTOCOL = "psruntime", "TensorFlow", "protocol"
-SPEAKS = "psruntime.v1, 6"  # the protocol of this version; the number grows whenever its messages change
+SPEAKS = "psruntime.v1, 7"  # the protocol; the number grows whenever messages, or the variables on a ps, change
 VERSIONS = (PSRUNTIME, TENSORFLOW)  # of which major and minor have to agree
 NONE = "none"  # the value of a fact that one of two has not
 NAMED = 3  # differences in one line

@@ -9,8 +9,8 @@ not trainable has one home, whole.  All are spread over the ps by bytes before t
 first (Graham 1969): the fullest ps holds at most 4/3 of what the best spread would give it.  With `min_ps_bytes` few
 bytes are on few ps.
 
-Every bucket costs its messages, its mutex and its counters in each step, whatever its size; so there should be few, and
-of a few megabytes each.
+Every bucket costs its messages and its update in each step, whatever its size; so there should be few, and of a few
+megabytes each.
 """
 
 from __future__ import annotations
@@ -122,6 +122,17 @@ def _evenly(units: Sequence[list[Bucket]], places: int) -> list[list[Bucket]]:
         load[place] += size
         of_place[place] += unit
     return of_place
+
+
+ALONE_BYTES = 1 << 18  # of a dense bucket: from here on its update need not wait until the others have arrived, too
+
+
+def in_sections(buckets: Sequence[Bucket]) -> list[list[Bucket]]:
+    """The buckets of one ps by the critical section that a push updates them in: large dense ones, and those with an
+    aggregation, each in one of its own; the others together, last."""
+    alone = [b for b in buckets if b.aggregation or (not b.is_table and b.size_bytes >= ALONE_BYTES)]
+    together = [bucket for bucket in buckets if bucket not in alone]
+    return [*([bucket] for bucket in alone), *([together] if together else [])]
 
 
 @dataclass(frozen=True)

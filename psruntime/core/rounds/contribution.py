@@ -9,7 +9,7 @@ Each contribution is judged by its bucket on the ps (graph/push/round_sum.py), b
   gradient | reports Pushed | it counts |
 | of the same worker once more | `repeated` | reports Pushed | nothing changes |
 | to an older attempt, or one that began to be applied | `void` | asks for the next action, see `Use` | gets no report |
-| of a run that was cut off | any of these, or it is in the sum, uncounted | reports CutOff | the attempt is void |
+| of a run that was cut off | any of these, each section for itself | reports CutOff | the attempt is void |
 | of a worker that was replaced | `fenced` | asks for the next action | refuses whatever the worker reports |
 | with backup workers, of a gradient that was computed when its round had enough | none | drops it | it is late |
 
@@ -32,7 +32,7 @@ Number = Any  # a whole number, or a tensor of one, int64 []; what compares two 
 
 
 class BucketRound(NamedTuple):
-    """The round of one bucket, in the order of the columns of its variable.
+    """The round of the buckets of one section, in the order of the columns of its variable.
 
     attempt: that is summed; its first contribution begins the sum.  count: its contributions so far.  intent: the last
     attempt that began to be applied.  applied: the last that was; below `intent`, the bucket is torn.
@@ -81,9 +81,9 @@ def torn(states: Iterable[Sequence[int]], closes: Complete) -> str | None:
     """Why the attempt cannot be closed any more, from the rounds of all buckets; else None."""
     left = [bucket for bucket in (BucketRound(*state) for state in states) if bucket.applied != closes.attempt]
     if cut_off := sum(bucket.intent == closes.attempt for bucket in left):
-        return f"{cut_off} buckets were cut off in their update"
+        return f"{cut_off} sections were cut off in their update"
     lacking = sum(not bucket.is_complete(closes.attempt, closes.members) for bucket in left)
-    return f"{lacking} buckets lack contributions" if lacking else None
+    return f"{lacking} sections lack contributions" if lacking else None
 
 
 def hold_same_rounds(states: Iterable[BucketRound]) -> bool:

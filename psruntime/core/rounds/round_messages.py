@@ -147,7 +147,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class CutOff:
-    """Report: a contribution to the attempt was cut off, so a sum may have the gradient without counting it."""
+    """Report: a contribution to the attempt was cut off: some sections may have counted it, and others not."""
 
     round: Positive
     attempt: Positive

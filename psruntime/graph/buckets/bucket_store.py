@@ -1,8 +1,9 @@
 """The variables on the ps, the same declaration on every process that touches them, and the fence of a chief's writes.
 
 Per ps, made by the ps itself (`PsControl`): the fence, the staleness limit, the learning rate scale, the prepared flag.
-Per bucket, made by the chief (`BucketStore`): the master, its version, its ledger, the last push of each
-worker, and a mutex that keeps an update's reads and writes together.
+Per bucket, made by the chief (`BucketStore`): the master.
+Per section, which is one bucket or several of a ps (`BucketSection`): the version and the ledger of each bucket, the
+pushes of each worker, and a mutex that keeps an update's reads and writes together.
 The global step is kept like a bucket of its own on ps 0, whose master counts.
 
 A chief that prepares variables must not, after a standstill, overwrite what its successor prepared (`ChiefFence`).
@@ -12,9 +13,9 @@ minutes, and operations that it has started continue meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
@@ -22,7 +23,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.accounts import LEDGER_SIZE
 from psruntime.core.members.membership import tag_of
 from psruntime.core.plan.buckets import Bucket, Piece
-from psruntime.core.plan.plan import Plan
+from psruntime.core.plan.plan import Plan, in_sections
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Array, DType, Feed, Op, Proto, Session, Tensor, Variable
@@ -57,9 +58,8 @@ class Numbers:
         return tf1.raw_ops.OneHot(indices=column, depth=depth, on_value=self(1), off_value=self(0))
 
 
-# Columns of a worker's row in `pushed`.
-ORIGIN, SEQUENCE, WINDOW, ACCEPTED, ARRIVED = range(5)
-PUSHED_SIZE = 5
+ORIGIN, SEQUENCE, WINDOW = range(3)  # of a worker's row in `window`
+ACCEPTED, ARRIVED = range(2)  # of the row of a worker and a bucket in `counts`
 
 NO_LIMIT = 1 << 31  # versions: more updates than a job makes while one worker computes a step
 RESTORE_LEAP = 1 << 32  # added to a version by a restore: beyond every limit, so older pushes are stale
@@ -93,65 +93,119 @@ class PsControl:
         return [self.admitted, self.max_staleness, self.learning_rate_scale, self.prepared, self.bytes_held]
 
 
-class BucketStore:
-    """The variables of one bucket, all on its ps.
+class BucketSection:
+    """The counters of buckets of one ps that every push updates together, in one critical section.
 
-    master: [size] of the bucket's dtype; of a table, the variable's own shape, so that rows can be taken from it.
-    version: int64 [], updates applied.
-    ledger: int64 [LEDGER_SIZE].
-    pushed: int64 [max_workers, 5], of each worker: the origin of its last accepted push; the highest sequence number
-        that was accepted of it, and which of those below (guard.py); and how many pushes of its index were
-        accepted, and received.
+    What is decided about a push is decided once for all of them.  Columns and rows are in the order of `stores`.
+
+    version: int64 [buckets], updates applied.
+    ledger: int64 [buckets, LEDGER_SIZE].
+    window: int64 [max_workers, 3], of each worker: the origin of its last accepted push; the highest sequence number
+        that was accepted of it, and which of those below (guard.py).
+    counts: int64 [max_workers, buckets, 2], how many pushes of each worker were accepted, and received.
     """
 
-    def __init__(self, bucket: Bucket, max_workers: int) -> None:
-        self.bucket = bucket
-        with tf1.device(ps_device(bucket.ps)):
-            self.master = ps_variable(f"master/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
-            self.version = ps_variable(f"version/{bucket.name}", [])
-            self.ledger = ps_variable(f"ledger/{bucket.name}", [LEDGER_SIZE])
-            self.pushed = ps_variable(f"pushed/{bucket.name}", [max_workers, PUSHED_SIZE])
-            self.entry_mutex = tf1.raw_ops.MutexV2(shared_name=f"turn/{bucket.name}")
-            self.mutex = tf1.raw_ops.MutexV2(shared_name=f"mutex/{bucket.name}")
-
-    @property
-    def variables(self) -> list[Variable]:
-        return [self.master, *self.counters]
+    def __init__(self, buckets: Sequence[Bucket], max_workers: int) -> None:
+        self.ps = buckets[0].ps
+        self.name = f"bucket/{buckets[0].name}" if len(buckets) == 1 else f"buckets/ps_{self.ps}"
+        self.max_workers = max_workers
+        self.stores = [BucketStore(bucket, self, place) for place, bucket in enumerate(buckets)]
+        with tf1.device(ps_device(self.ps)):
+            self.version = ps_variable(f"version/{self.name}", [len(buckets)])
+            self.ledger = ps_variable(f"ledger/{self.name}", [len(buckets), LEDGER_SIZE])
+            self.window = ps_variable(f"window/{self.name}", [max_workers, 3])
+            self.counts = ps_variable(f"counts/{self.name}", [max_workers, len(buckets), 2])
+            self.entry_mutex = tf1.raw_ops.MutexV2(shared_name=f"turn/{self.name}")
+            self.mutex = tf1.raw_ops.MutexV2(shared_name=f"mutex/{self.name}")
+        self._pulled: Tensor = None
 
     @property
     def counters(self) -> list[Variable]:
-        """The variables that account for updates: version, ledger and the pushes of each worker."""
-        return [self.version, self.ledger, self.pushed]
+        """The variables that account for updates."""
+        return [self.version, self.ledger, self.window, self.counts]
+
+    @property
+    def pulled_version(self) -> Tensor:
+        """int64 [buckets]: a pull reads it before any of the masters, so none of them is older."""
+        if self._pulled is None:
+            with tf1.control_dependencies(None), tf1.device(ps_device(self.ps)):
+                self._pulled = self.version.read_value()
+        return self._pulled
+
+
+class BucketStore:
+    """One bucket on its ps, number `place` of its section.
+
+    master: [size] of the bucket's dtype; of a table, the variable's own shape, so that rows can be taken from it.
+    """
+
+    def __init__(self, bucket: Bucket, section: BucketSection, place: int) -> None:
+        self.bucket, self.section, self.place = bucket, section, place
+        with tf1.device(ps_device(bucket.ps)):
+            self.master = ps_variable(f"master/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
+
+    def version(self) -> Tensor:
+        """int64 [], as it is now."""
+        return self.section.version.read_value()[self.place]
+
+    def ledger(self) -> Tensor:
+        """int64 [LEDGER_SIZE], as it is now."""
+        return self.section.ledger.read_value()[self.place]
+
+    def counts(self) -> Tensor:
+        """int64 [max_workers, 2], accepted and received pushes, as they are now."""
+        return self.section.counts.read_value()[:, self.place]
 
     def pull(self) -> tuple[Tensor, Tensor]:
-        """(version, int64 []; master, as its variable), read on the ps in this order.
-
-        The tensor is never older than its version.
-        """
+        """(version of the section; master, as its variable), read on the ps in this order."""
         with tf1.device(ps_device(self.bucket.ps)):
-            version = self.version.read_value()
+            version = self.section.pulled_version
             with tf1.control_dependencies([version]):
                 return version, self.master.read_value()
 
     def pull_handle(self) -> tuple[Tensor, Tensor]:
-        """(version, int64 []; handle of the master, resource []), for reads of single rows.
+        """(version of the section; handle of the master, resource []), for reads of single rows.
 
         The handle itself waits for the version: a control dependency of the reads would be lost where they
         are in a loop or a branch.
         """
         with tf1.device(ps_device(self.bucket.ps)):
-            version = self.version.read_value()
+            version = self.section.pulled_version
             with tf1.control_dependencies([version]):
                 return version, tf1.identity(self.master.handle)
 
 
+def sections_on(plan: Plan, ps: int, max_workers: int) -> list[BucketSection]:
+    """The sections of a ps, made anew; the global step is the last bucket of ps 0's last."""
+    buckets = [*plan.on(ps), *([GLOBAL_STEP] if GLOBAL_STEP.ps == ps else [])]
+    return [BucketSection(together, max_workers) for together in in_sections(buckets)]
+
+
+class _OfBucket(Protocol):
+    @property
+    def store(self) -> BucketStore: ...
+
+
+OfBucket = TypeVar("OfBucket", bound=_OfBucket)
+
+
+def by_section(each: Iterable[OfBucket]) -> list[tuple[BucketSection, list[OfBucket]]]:
+    """What there is of each bucket, by section, in the order that it has."""
+    found: dict[str, list[OfBucket]] = {}
+    for of_bucket in each:
+        found.setdefault(of_bucket.store.section.name, []).append(of_bucket)
+    return [(together[0].store.section, together) for together in found.values()]
+
+
 class PlanStores:
-    """The variables of all buckets of a plan: `buckets` by name, and the global step's."""
+    """The variables of all buckets of a plan: `buckets` by name, in the order of the plan, and the global step's."""
 
     def __init__(self, plan: Plan, max_workers: int) -> None:
         self.plan = plan
-        self.global_step = BucketStore(GLOBAL_STEP, max_workers)
-        self.buckets = {bucket.name: BucketStore(bucket, max_workers) for bucket in plan.buckets}
+        sections = [section for ps in range(plan.num_ps) for section in sections_on(plan, ps, max_workers)]
+        stores = {store.bucket.name: store for section in sections for store in section.stores}
+        self.global_step = stores[GLOBAL_STEP.name]
+        self.buckets = {bucket.name: stores[bucket.name] for bucket in plan.buckets}
 
 
 def counts_of(pushes: Array) -> dict[int, tuple[int, int]]:

@@ -1,6 +1,7 @@
 """A copy of the variables on the ps, each on its own, so that a checkpoint can be written while training continues.
 
-A bucket's master, its optimizer's variables and its counters are copied under its mutex, so all are of the same update.
+A bucket's master, its optimizer's variables and its counters are copied under the mutex of its section, so all are of
+the same update.
 Of tables only the rows may be copied that were touched since the last copy of everything; or nothing, where no worker
 trains: then they are read in place, a chunk at a time, and no ps needs room for a second one.
 TensorFlow copies a dense variable only when it is next updated: until then both share their memory.
@@ -21,7 +22,7 @@ from psruntime.errors import DivergedError, PassedRoundError
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Op, Session, Tensor, Variable
 from psruntime.graph.base.variable_values import VariableCopy, at_run_time, row_chunks
-from psruntime.graph.buckets.bucket_store import ACCEPTED, ARRIVED, GLOBAL_STEP, BucketStore, counts_of
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP, BucketStore, counts_of
 from psruntime.graph.checkpoint.table_parts import MASTER, TablePart, TouchedCopy
 from psruntime.graph.push.guard import locked
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
@@ -51,7 +52,8 @@ class Snapshot:
         self._facts: dict[int, Tensor] = {}  # of the touched copies, by their number
         self._every_ps = range(graph.plan.num_ps)
         self._stores = [graph.stores_on(ps) for ps in self._every_ps]
-        self._rounds = {r.store.bucket.name: r for r in graph.rounds.stores} if graph.rounds else {}
+        sections = graph.rounds.sections if graph.rounds else []
+        self._rounds = {store.bucket.name: rounds for rounds in sections for store in rounds.buckets}
         self._copies: dict[str, VariableCopy] = {}  # by the name of the variable's handle
         self._stamps = [_Stamp(ps) for ps in self._every_ps]
         self._taken = 0  # the stamp of the latest copy
@@ -69,7 +71,7 @@ class Snapshot:
         self._read_stamps = [stamp.value for stamp in self._stamps]
         self._release = [copy.free() for copy in self._copies.values()]
         self._release += [freed for copy in self.touched for freed in copy.free()]
-        self._versions = {s.bucket.name: s.version.read_value() for stores in self._stores for s in stores}
+        self._versions = {s.bucket.name: s.version() for stores in self._stores for s in stores}
         self._since = [copy.part.flags.since()[0] for copy in self.touched if copy.part.flags]
 
     def read(self, variable: Variable, first: int = 0, rows: int | None = None) -> Tensor:
@@ -150,15 +152,15 @@ class Snapshot:
             nothing = tf1.constant(0, tf1.int64)
             attempt = rounds.state.read_value()[APPLIED_ATTEMPT] if rounds else nothing
             step = store.master.read_value()[0] if store.bucket is GLOBAL_STEP else nothing
-            head = tf1.stack([store.version.read_value(), attempt, step])
-            counters = tf1.concat([head, store.ledger.read_value()], axis=0)
+            head = tf1.stack([store.version(), attempt, step])
+            counters = tf1.concat([head, store.ledger()], axis=0)
             return counters, [counters, *self._copied_values(store)]
 
         with tf1.name_scope(f"snapshot/{store.bucket.name}/"):
-            counters, copied = locked(store, [], copy)
+            counters, copied = locked(store.section, [], copy)
             self._copied[store.bucket.name] = copied
             with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([copied]):
-                return counters, tf1.gather(store.pushed.read_value(), [ACCEPTED, ARRIVED], axis=1)
+                return counters, store.counts()
 
     def _copied_values(self, store: BucketStore) -> list[Tensor | Op]:
         """Operations that copy a bucket's variables, and restart the notes of which of their rows are touched."""

@@ -31,8 +31,8 @@ Sent = TypeVar("Sent")
 def sent_once(start: Callable[[], Callable[[], Sent]]) -> Callable[[object], Sent | None]:
     """What `run_step_fn` is to run of a contribution: None where a session was lost after it was sent.
 
-    TensorFlow ends a run between any two operations, so a sum may have the gradient without counting it: a repeat in
-    the next session would add it once more.  start: makes ready what sends it; nothing is sent if that fails.
+    Some sections may have counted it, and others not, and where an operation failed a sum may have it uncounted: a
+    repeat in the next session would add it once more.  start: makes ready what sends it; nothing is sent if that fails.
     """
     was_sent = False
 

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.table_groups import TableGroup
-from psruntime.errors import UsageError
+from psruntime.errors import UsageError, some
 from psruntime.graph.base.graphs import ancestors
 from psruntime.graph.base.server import worker_device
 from psruntime.graph.base.types import Op, Tensor, Variable
@@ -44,7 +44,7 @@ class PulledModel:
 
     step_read: int64 [] on the worker, the global step as the model reads it.
     logs: bucket name -> log of its changes, where only these are pulled.
-    versions: bucket name -> int64 [], on the bucket's ps; the global step's too.
+    versions: bucket name -> int64 [buckets] of its section, on its ps; the global step's too.
     last: ps -> (the bucket there that is pulled last, a tensor that is on this worker then), see `begins_last`.
     reads: variable name -> how the model reads it.  lookups: of tables in groups.
     id_rows: bucket name -> the ids of its rows, of dynamic tables.
@@ -88,10 +88,10 @@ class PulledModel:
         Raises:
             UsageError: an operation needs the pull itself.
         """
-        pulls = {version.op: name for name, version in self.versions.items()}
-        if read := ancestors(operations.values()) & set(pulls):
+        read = ancestors(operations.values())
+        if names := [name for name, version in self.versions.items() if version.op in read]:
             raise UsageError(
-                f"an optimizer or a constraint reads the model's variables, in bucket {pulls[min(read, key=str)]}; in "
+                f"an optimizer or a constraint reads the model's variables, in one of the buckets {some(names, 3)}; in "
                 "mode sync it can use only the value and the gradient that it is given"
             )
         ps_of = {name: store.bucket.ps for name, store in [*self.stores.items(), (GLOBAL_STEP.name, self.global_step)]}

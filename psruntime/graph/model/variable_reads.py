@@ -123,7 +123,7 @@ def pulled_changes(logs: Iterable[ChangeLog], index: int, wire: Wire) -> dict[st
             arrived = tf1.unstack(tf1.identity(positions))  # one message
         for (log, copy), position in zip(copies, arrived, strict=True):
             with tf1.device(ps_device(ps)):
-                version = log.store.version.read_value()
+                version = log.store.section.pulled_version
                 changes, values = log.since(version, position)
                 packed = wire.packed(values)
             pulled[log.store.bucket.name] = version, copy.updated(changes, packed)

@@ -203,8 +203,8 @@ class Aggregation:
         """What the workers have together, in the master's dtype.  keeps: where none counts it is the master."""
         factor, master = tf1.ones([], tf1.float64), rounds.store.master
         if self.kind == "MEAN":
-            factor /= tf1.cast(rounds.store.ledger.read_value()[PENDING], tf1.float64)
+            factor /= tf1.cast(rounds.store.ledger()[PENDING], tf1.float64)
         joint = rounds.joint(total, factor).map(lambda values: tf1.cast(values, master.dtype.base_dtype))
         if not keeps:
             return joint
-        return joint.map(lambda values: tf1.where(rounds.scale.read_value() > 0, values, master.read_value()))
+        return joint.map(lambda values: tf1.where(rounds.rounds.scale.read_value() > 0, values, master.read_value()))

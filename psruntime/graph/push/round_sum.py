@@ -1,4 +1,4 @@
-"""The rounds of mode sync on one bucket: the sum of the contributions, one worker's contribution, and the close.
+"""The rounds of mode sync on one section: the sums of the contributions, one worker's contribution, and the close.
 
 TensorFlow's ConditionalAccumulator is not used: it counts the repeat of a push twice, cannot be read (the joint norm is
 needed before anything is applied), blocks when it is empty, and a gradient that was taken out of it is lost with
@@ -7,14 +7,14 @@ the run that took it.  Here the sum stays until the next attempt begins, so an i
 Gradients that name rows are kept as they come, one after the other, and added up once, when the sum is applied: to add
 each to the sum of those before would make all rows unique anew each time, quadratic in the workers of a round.
 
-A close may be interrupted anywhere, and others close the same round too: a bucket that has applied the attempt is
-passed over.  The intent is written before the update and the attempt after it, so a bucket whose update was cut off
-between the two is known to be torn.
+A close may be interrupted anywhere, and others close the same round too: a section that has applied the attempt is
+passed over.  The intent is written before the updates and the attempt after them, so a section in which an update
+failed is known to be torn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf1
 
@@ -24,16 +24,18 @@ from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import DType, Op, Tensor, Variable
 from psruntime.graph.base.variable_values import write_rows
 from psruntime.graph.buckets.apply import Update
-from psruntime.graph.buckets.bucket_store import BucketStore, PsControl, ps_variable
+from psruntime.graph.buckets.bucket_store import BucketSection, BucketStore, PsControl, ps_variable
 from psruntime.graph.buckets.gradient import BucketGradient, GradientStore, summed, summing
 from psruntime.graph.push.guard import (
-    Section,
+    Body,
     copied_to_ps,
     gradient_if,
     is_fenced,
     locked,
+    marks_of,
+    of_those,
     only_if,
-    read_push,
+    read_window,
     record_push,
     refusal,
     settled,
@@ -120,54 +122,84 @@ APPLIED_ATTEMPT = BucketRound._fields.index("applied")  # a column of the round 
 
 
 class RoundStore:
-    """The variables of one bucket for its rounds, on its ps.
+    """The sum of one bucket's round, on its ps.
 
     sum: a gradient like the contributions, dense or rows with their indices; summed in the master's dtype, of
         half precision in float32, rows when they are applied.
-    scale: float64 [], multiply `sum` by it to get the sum of all examples' gradients; 0: nothing was summed.
-    state: int64 [ROUND_STATE_SIZE], the columns of BucketRound.
+    rounds: of the section that it is in.
     """
 
-    def __init__(self, store: BucketStore, is_sparse: bool) -> None:
-        self.store = store
+    def __init__(self, store: BucketStore, is_sparse: bool, rounds: SectionRounds) -> None:
+        self.store, self.rounds = store, rounds
         with tf1.device(ps_device(store.bucket.ps)):
             dtype = summing(store.master.dtype.base_dtype)
             name = f"sum/{store.bucket.name}"
             self.sum = RowSum(name, store.master, dtype) if is_sparse else GradientStore(name, store.master, dtype)
-            self.scale = ps_variable(f"unit/{store.bucket.name}", [], tf1.float64)
-            self.state = ps_variable(f"round/{store.bucket.name}", [ROUND_STATE_SIZE])
+
+    def joint(self, total: BucketGradient, factor: Tensor) -> BucketGradient:
+        """The sum of all examples' gradients times the factor, float64 [], from the sum as it was read."""
+        total = self.sum.total(total)
+        multiplier = tf1.cast(factor * self.rounds.scale.read_value(), self.sum.dtype)
+        return total.with_values(times(total.values, multiplier))
+
+    def square(self) -> Tensor:
+        """Sum of squares of the sum of all examples' gradients, float64 []."""
+        squares = tf1.reduce_sum(tf1.square(tf1.cast(self.sum.total(self.sum.read()).values, tf1.float64)))
+        return tf1.math.multiply_no_nan(squares, tf1.square(self.rounds.scale.read_value()))
+
+
+class SectionRounds:
+    """The variables of the buckets of a section for their rounds, on its ps.
+
+    scale: float64 [], multiply a `sum` by it to get the sum of all examples' gradients; 0: nothing was summed.
+    state: int64 [ROUND_STATE_SIZE], the columns of BucketRound.
+    """
+
+    def __init__(self, section: BucketSection) -> None:
+        self.section = section
+        self.stores: list[RoundStore] = []
+        with tf1.device(ps_device(section.ps)):
+            self.scale = ps_variable(f"unit/{section.name}", [], tf1.float64)
+            self.state = ps_variable(f"round/{section.name}", [ROUND_STATE_SIZE])
+
+    def of(self, store: BucketStore, is_sparse: bool) -> RoundStore:
+        """Of a bucket that is pushed.  is_sparse: whether its gradients name rows."""
+        self.stores.append(RoundStore(store, is_sparse, self))
+        return self.stores[-1]
 
     @property
     def variables(self) -> list[Variable]:
-        return [*self.sum.variables, self.scale, self.state]
+        return [*(v for each in self.stores for v in each.sum.variables), self.scale, self.state]
 
-    def add(self, gradient: BucketGradient, scale: Tensor, accepted: Tensor, is_new: Tensor) -> Tensor:
-        """Adds the gradient to the sum, if it is accepted and its scale is above 0.
+    @property
+    def buckets(self) -> list[BucketStore]:
+        """Those that are pushed."""
+        return [each.store for each in self.stores]
 
-        Returns the scale of the sum, a tensor that is there once the gradient was added.
+    def add(self, gradients: Sequence[BucketGradient], scale: Tensor, accepted: Tensor, is_new: Tensor) -> Tensor:
+        """Adds the gradients, of each bucket in `stores`, to the sums, if they are accepted and their scale is above 0.
 
-        is_new: bool [], whether the gradient begins a new sum.  The sum has the scale of the first gradient in it:
+        Returns the scale of the sums, a tensor that is there once the gradients were added.
+
+        is_new: bool [], whether the gradients begin new sums.  The sums have the scale of the first gradient in them:
         gradients of the same scale are added as they are.
         """
         stored = self.scale.read_value()
         before = tf1.where(is_new, tf1.zeros_like(stored), stored)
         is_first = tf1.equal(before, 0)
         counts = tf1.logical_and(accepted, scale > 0)
-        live = gradient_if(counts, gradient)
-        first = gradient_if(is_first, live)
-        more = gradient_if(tf1.logical_not(is_first), live)
-        added = [self.sum.write(first), *self.sum.add(more, tf1.math.divide_no_nan(scale, before))]
-        with tf1.control_dependencies([settled(counts, added)]):
+        factor = tf1.math.divide_no_nan(scale, before)
+        added = []
+        for each, gradient in zip(self.stores, gradients, strict=True):
+            live = gradient_if(counts, gradient)
+            first = gradient_if(is_first, live)
+            more = gradient_if(tf1.logical_not(is_first), live)
+            added.append(settled(counts, [each.sum.write(first), *each.sum.add(more, factor)]))
+        with tf1.control_dependencies(added):
             summed = tf1.where(tf1.logical_and(is_first, counts), scale, before)
             return tf1.where(accepted, summed, stored)
 
-    def joint(self, total: BucketGradient, factor: Tensor) -> BucketGradient:
-        """The sum of all examples' gradients times the factor, float64 [], from the sum as it was read."""
-        total = self.sum.total(total)
-        multiplier = tf1.cast(factor * self.scale.read_value(), self.sum.dtype)
-        return total.with_values(times(total.values, multiplier))
-
-    def seal(self, fenced: Callable[[Section], Section]) -> Op:
+    def seal(self, fenced: Callable[[Body], Body]) -> Op:
         """An operation after which what is summed now can never be applied: its contributions count no more.
 
         fenced: puts a critical section behind the fence.
@@ -178,112 +210,116 @@ class RoundStore:
             sealed = tf1.stack(state._replace(count=tf1.zeros_like(state.count)))
             return sealed, [self.state.assign(sealed, read_value=False)]
 
-        return locked(self.store, [], fenced(forget))[1]
+        return locked(self.section, [], fenced(forget))[1]
 
-    def square(self) -> Tensor:
-        """Sum of squares of the sum of all examples' gradients, float64 []."""
-        squares = tf1.reduce_sum(tf1.square(tf1.cast(self.sum.total(self.sum.read()).values, tf1.float64)))
-        return tf1.math.multiply_no_nan(squares, tf1.square(self.scale.read_value()))
+
+def pending_of(ledger: Tensor) -> Tensor:
+    """int64 [buckets, LEDGER_SIZE] -> [buckets, 1], contributions to a round that has not closed."""
+    return ledger[:, PENDING : PENDING + 1]
 
 
 def contribute(
-    round_store: RoundStore,
+    rounds: SectionRounds,
     control: PsControl,
     request: ReceivedPush,
-    gradient: BucketGradient,
+    gradients: Sequence[BucketGradient],
     closed: Tensor = None,
     replaces: bool = False,
 ) -> Tensor:
-    """Builds one worker's contribution to one bucket: adds its gradient to the sum, once.
+    """Builds one worker's contribution to a section: adds its gradients to the sums, once.
 
-    request: of the push, whose sequence number is the attempt, and the scale of the gradient.
+    request: of the push, whose sequence number is the attempt, and the scale of the gradients.
+    gradients: of each bucket in `rounds.stores`.
     closed: the round state after the close of the round before, in the same run; the contribution begins after it.
-    replaces: whether the gradient takes the place of the sum so far, if it counts.
+    replaces: whether the gradients take the place of the sums so far, if they count.
 
     core/rounds/contribution.py has the rule of what counts.  A contribution that is not finite counts, without its
-    gradient, so that the round is complete without it.
+    gradients, so that the round is complete without it.
 
     Returns:
-        int64 [3], as BucketOutcome: PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket has
-        applied, after the close if there was one; the contributions in the sum before this one.
+        int64 [3], of each bucket, as BucketOutcome: PENDING, NOT_FINITE or the cause of the drop; the last attempt that
+        is applied, after the close if there was one; the contributions in the sum before this one.
     """
-    store, push, attempt = round_store.store, request.push, request.push.sequence
+    section, push, attempt = rounds.section, request.push, request.push.sequence
     numbers = control.numbers
-    gradient = copied_to_ps(store, gradient, round_store.sum.dtype)
+    gradients = [copied_to_ps(each.store, g, each.sum.dtype) for each, g in zip(rounds.stores, gradients, strict=True)]
 
     def add() -> tuple[Tensor, list[Op]]:
-        stored, ledger = round_store.state.read_value(), store.ledger.read_value()
-        state, last_push = BucketRound(*tf1.unstack(stored)), read_push(store, push)
+        stored, ledger = rounds.state.read_value(), section.ledger.read_value()
+        state, window = BucketRound(*tf1.unstack(stored)), read_window(section, push)
         taken = tf1.where(push.finite, numbers(PENDING), numbers(NOT_FINITE))
-        verdict = refusal(control, push, last_push, tf1.where(state.voids(attempt), numbers(VOID), taken))
+        verdict = refusal(control, push, window, tf1.where(state.voids(attempt), numbers(VOID), taken))
         accepted = tf1.equal(verdict, taken)
         is_new = state.begins(attempt)
         begins = tf1.logical_and(accepted, is_new)
         begins_sum = tf1.logical_or(is_new, request.scale > 0) if replaces else is_new
-        scale = round_store.scale.assign(
-            round_store.add(gradient, request.scale, accepted, begins_sum), read_value=False
-        )
+        scale = rounds.scale.assign(rounds.add(gradients, request.scale, accepted, begins_sum), read_value=False)
         with tf1.control_dependencies([scale]):  # so that the state never counts a sum whose scale is not known
             before = tf1.where(begins, numbers(0), state.count)
             now = tf1.stack(state._replace(attempt=attempt, count=before + numbers(1)))
-            pending = tf1.where(begins, tf1.unstack(ledger)[PENDING], numbers(0))
-            given_up = pending * numbers.moved(PENDING, VOID)
-            entries = ledger + given_up + numbers.one(RECEIVED) + numbers.one_at(verdict)
+            given_up = tf1.cast(begins, tf1.int64) * pending_of(ledger) * numbers.moved(PENDING, VOID)
+            entries = of_those(rounds.buckets, numbers.one(RECEIVED) + numbers.one_at(verdict), numbers)
             last = [
-                round_store.state.assign(tf1.where(accepted, now, stored), read_value=False),
-                store.ledger.assign(entries, read_value=False),
-                record_push(store, control, push, last_push, accepted),
+                rounds.state.assign(tf1.where(accepted, now, stored), read_value=False),
+                section.ledger.assign(ledger + given_up + entries, read_value=False),
+                *record_push(section, rounds.buckets, control, push, window, accepted),
             ]
         after_close = state if closed is None else BucketRound(*tf1.unstack(closed))
         return tf1.stack(BucketOutcome(verdict, after_close.applied, before)), last
 
-    with tf1.name_scope(f"contribute/{store.bucket.name}/"):
-        arrived = [*push.tensors, request.scale, *gradient.tensors, *([] if closed is None else [closed])]
-        return locked(store, arrived, add)[0]
+    with tf1.name_scope(f"contribute/{section.name}/"):
+        tensors = [tensor for gradient in gradients for tensor in gradient.tensors]
+        arrived = [*push.tensors, request.scale, *tensors, *([] if closed is None else [closed])]
+        return locked(section, arrived, add)[0]
 
 
 def close(
-    round_store: RoundStore,
+    rounds: SectionRounds,
     control: PsControl,
     closing: ReceivedPush,
-    update: Update,
-    gradient: BucketGradient | None = None,
+    updates: Sequence[tuple[Update, BucketGradient | None]],
 ) -> tuple[Tensor, Op]:
-    """Builds the close of a round on one bucket: updates it from the sum of all contributions, once.
+    """Builds the close of a round on a section: updates its buckets from the sums of all contributions, once.
 
     closing: who closes; the sequence number of its push is the attempt.
-    update: builds the update from the gradient, which is dead if there is nothing to apply.
-    gradient: what the update is made of; by default the sum as it is then.
+    updates: of each bucket in `rounds.stores`: what builds the update from a gradient, which is dead if there is
+        nothing to apply; and that gradient, None: the sum as it is then.
 
     Returns:
         (round state, int64 [ROUND_STATE_SIZE] after it; an operation that has run by then).
     """
-    store, attempt, numbers = round_store.store, closing.push.sequence, control.numbers
+    section, attempt, numbers = rounds.section, closing.push.sequence, control.numbers
 
     def decide_and_update() -> tuple[Tensor, list[Op]]:
-        stored, ledger = round_store.state.read_value(), store.ledger.read_value()
-        state, pending = BucketRound(*tf1.unstack(stored)), tf1.unstack(ledger)[PENDING]
+        stored, ledger = rounds.state.read_value(), section.ledger.read_value()
+        state, pending = BucketRound(*tf1.unstack(stored)), pending_of(ledger)
         refused = tf1.logical_or(state.began(attempt), is_fenced(control, closing.push))
         ready = tf1.logical_and(state.is_complete(attempt, closing.members, tf1.equal), tf1.logical_not(refused))
-        anything = tf1.logical_and(pending > numbers(0), closing.factor > numbers(0, tf1.float64))
+        anything = tf1.logical_and(tf1.reduce_max(pending) > numbers(0), closing.factor > numbers(0, tf1.float64))
         applied = tf1.logical_and(ready, anything)
         intent = state._replace(attempt=attempt, count=closing.members, intent=attempt)
-        begun = round_store.state.assign(tf1.where(ready, tf1.stack(intent), stored), read_value=False)
+        begun = rounds.state.assign(tf1.where(ready, tf1.stack(intent), stored), read_value=False)
         with tf1.control_dependencies([begun]):
-            updated = update(gradient_if(applied, round_store.sum.read() if gradient is None else gradient))
+            updated = []
+            for each, (update, gradient) in zip(rounds.stores, updates, strict=True):
+                with tf1.name_scope(f"close/{each.store.bucket.name}/"):  # from which optimizers name their variables
+                    given = each.sum.read() if gradient is None else gradient
+                    updated.append(update(gradient_if(applied, given)))
         after = tf1.where(ready, tf1.stack(intent._replace(applied=attempt)), stored)
-        with tf1.control_dependencies([begun, settled(applied, [updated])]):  # `settled` does not wait if not applied
+        all_updated = settled(applied, [tf1.group(*updated)])
+        with tf1.control_dependencies([begun, all_updated]):  # `settled` does not wait if not applied
             fate = tf1.where(applied, numbers.moved(PENDING, APPLIED), numbers.moved(PENDING, NOT_FINITE))
-            moved = tf1.where(ready, pending, numbers(0)) * fate
+            moved = tf1.cast(ready, tf1.int64) * pending * fate
+            one_more = marks_of(rounds.buckets, numbers) * tf1.cast(applied, tf1.int64)
             last = [
-                store.version.assign_add(tf1.cast(applied, tf1.int64), read_value=False),
-                store.ledger.assign(ledger + moved, read_value=False),
-                round_store.state.assign(after, read_value=False),
+                section.version.assign_add(one_more, read_value=False),
+                section.ledger.assign(ledger + moved, read_value=False),
+                rounds.state.assign(after, read_value=False),
             ]
         return after, last
 
     push = closing.push
     arrived = [push.worker, push.incarnation, attempt, closing.members, closing.factor, *closing.learning_rates]
-    arrived += [] if gradient is None else gradient.tensors
-    with tf1.name_scope(f"close/{store.bucket.name}/"):
-        return locked(store, arrived, decide_and_update)
+    arrived += [tensor for _, gradient in updates if gradient is not None for tensor in gradient.tensors]
+    with tf1.name_scope(f"close/{section.name}/"):
+        return locked(section, arrived, decide_and_update)

@@ -40,7 +40,7 @@ from psruntime.graph.buckets.apply import RowFlags
 from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
-from psruntime.graph.push.round_sum import RoundStore
+from psruntime.graph.push.round_sum import SectionRounds
 from psruntime.graph.recovery.initial_values import InitialValues
 from psruntime.graph.recovery.ps_values import PreparedFlags, RestoredCounters, Unreported
 from psruntime.graph.recovery.replicas import Replica, Replicas
@@ -349,7 +349,7 @@ class Preparation:
         return hold_same_rounds(self._states(session))
 
     def _states(self, session: Session, absent: Collection[int] = ()) -> list[BucketRound]:
-        """Of all buckets but those of these ps."""
+        """Of all sections but those of these ps."""
         found = session.run([states for ps, states in enumerate(self._round_states) if ps not in absent])
         return [BucketRound(*state.tolist()) for of_ps in found for state in of_ps]
 
@@ -391,14 +391,14 @@ def _are_initialised(variables: list[Variable]) -> Tensor:
     return tf1.reduce_all([tf1.raw_ops.VarIsInitializedOp(resource=variable.handle) for variable in variables] or True)
 
 
-def _rounds_on(graph: TrainGraph, ps: int) -> list[RoundStore]:
-    stores = graph.rounds.stores if graph.rounds else []
-    return [r for r in stores if r.store.bucket.ps == ps]
+def _rounds_on(graph: TrainGraph, ps: int) -> list[SectionRounds]:
+    sections = graph.rounds.sections if graph.rounds else []
+    return [rounds for rounds in sections if rounds.section.ps == ps]
 
 
 def _counters_on(graph: TrainGraph, ps: int) -> list[Variable]:
     """The counters of updates and restores on a ps, and the sums of rounds."""
-    counters = [v for s in graph.stores_on(ps) for v in s.counters] + _changes_on(graph, ps)
+    counters = [v for s in graph.sections_on(ps) for v in s.counters] + _changes_on(graph, ps)
     counters += [graph.model.ps_copies.stamp] if ps == 0 else []
     id_rows = graph.model.id_rows
     counters += [id_rows[s.bucket.name].clock for s in graph.stores_on(ps) if s.bucket.name in id_rows]
@@ -418,7 +418,8 @@ def _row_flags_on(graph: TrainGraph, ps: int) -> list[RowFlags]:
 
 def _variables_on(graph: TrainGraph, ps: int) -> list[Variable]:
     """All variables of a ps but its PsControl: masters, the optimizers' own, counters, dense sums of rounds."""
-    variables = [v for store in graph.stores_on(ps) for v in (*graph.values_of(store), *store.counters)]
+    variables = [v for store in graph.stores_on(ps) for v in graph.values_of(store)]
+    variables += [v for section in graph.sections_on(ps) for v in section.counters]
     variables += _changes_on(graph, ps)
     variables += [v for r in _rounds_on(graph, ps) for v in r.variables]
     return variables + [graph.model.ps_copies.variables[copy.name] for copy in graph.plan.copies if copy.ps == ps]

@@ -36,10 +36,8 @@ from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.base.variable_values import assign_rows, row_chunks
 from psruntime.graph.buckets.bucket_store import (
-    ACCEPTED,
-    PUSHED_SIZE,
     RESTORE_LEAP,
-    BucketStore,
+    BucketSection,
     ChiefFence,
     Numbers,
     PsControl,
@@ -203,7 +201,7 @@ class RestoredCounters:
     """Restores the counters, or rolls them back; in the current graph."""
 
     def __init__(self, graph: TrainGraph) -> None:
-        self._max_workers = int(graph.global_step.pushed.shape[0])
+        self._max_workers = graph.global_step.section.max_workers
         self._of_ps = [_PsCounters(ps, graph, self._max_workers) for ps in range(graph.plan.num_ps)]
 
     def restore(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
@@ -244,28 +242,28 @@ class _PsCounters:
     """
 
     def __init__(self, ps: int, graph: TrainGraph, max_workers: int) -> None:
-        stores = graph.stores_on(ps)
-        self.buckets: list[Bucket] = [store.bucket for store in stores]
-        count = len(stores)
+        sections = graph.sections_on(ps)
+        self.buckets: list[Bucket] = [store.bucket for section in sections for store in section.stores]
+        count = len(self.buckets)
         with tf1.device(ps_device(ps)):
             self.version = tf1.placeholder(tf1.int64, [count], name=f"saved_version_{ps}")
             self.ledger = tf1.placeholder(tf1.int64, [count, LEDGER_SIZE], name=f"saved_ledger_{ps}")
             self.counts = tf1.placeholder(tf1.int64, [None, max_workers, 2], name=f"saved_counts_{ps}")
             self.rows = tf1.placeholder(tf1.int64, [count], name=f"saved_rows_{ps}")
             self.kept = tf1.placeholder(tf1.int64, [count, LEDGER_SIZE], name=f"kept_{ps}")
-            pushed = tf1.pad(self.counts, [[0, 0], [0, 0], [ACCEPTED, 0]])
-            self.restore = [
-                operation
-                for i, store in enumerate(stores)
-                for operation in (
-                    store.version.assign(self.version[i], read_value=False),
-                    store.ledger.assign(self.ledger[i], read_value=False),
-                    store.pushed.assign(pushed[self.rows[i]], read_value=False),
-                )
-            ]
+            counts = tf1.transpose(tf1.gather(self.counts, self.rows), [1, 0, 2])
+            self.restore, self.roll_back, first = [], [], 0
+            for section in sections:
+                own = slice(first, first := first + len(section.stores))
+                self.restore += [
+                    section.version.assign(self.version[own], read_value=False),
+                    section.ledger.assign(self.ledger[own], read_value=False),
+                    section.counts.assign(counts[:, own], read_value=False),
+                    section.window.assign(tf1.zeros(section.window.shape, tf1.int64), read_value=False),
+                ]
+                numbers = graph.controls[ps].numbers
+                self.roll_back.append(_roll_back(section, self.kept[own], numbers, graph.fence))
             graph.fence.guard(ps, self.restore)
-            numbers = graph.controls[ps].numbers
-            self.roll_back = [_roll_back(store, self.kept[i], numbers, graph.fence) for i, store in enumerate(stores)]
 
 
 def _kept(saved: Row) -> list[int]:
@@ -274,22 +272,21 @@ def _kept(saved: Row) -> list[int]:
     return [saved[column] if goes else KEPT_ALL for column, goes in enumerate(goes_back)]
 
 
-def _roll_back(store: BucketStore, kept: Tensor, numbers: Numbers, fence: ChiefFence) -> Op:
-    """Moves updates beyond `kept` to rolled back in the ledger, and clears the last push of every worker."""
+def _roll_back(section: BucketSection, kept: Tensor, numbers: Numbers, fence: ChiefFence) -> Op:
+    """Moves updates beyond `kept`, [buckets, LEDGER_SIZE], to rolled back, and clears the last push of every worker."""
 
     def move() -> tuple[Tensor, list[Op]]:
-        ledger = store.ledger.read_value()
+        ledger = section.ledger.read_value()
         left = tf1.minimum(ledger, kept)
-        undone = (ledger - left)[APPLIED]
-        counts_only = tf1.concat([tf1.zeros([ACCEPTED], tf1.int64), tf1.ones([PUSHED_SIZE - ACCEPTED], tf1.int64)], 0)
+        undone = (ledger - left)[:, APPLIED : APPLIED + 1]
         return undone, [
-            store.ledger.assign(left + undone * numbers.one(ROLLED_BACK), read_value=False),
-            store.version.assign_add(RESTORE_LEAP, read_value=False),
-            store.pushed.assign(store.pushed.read_value() * counts_only, read_value=False),
+            section.ledger.assign(left + undone * numbers.one(ROLLED_BACK), read_value=False),
+            section.version.assign_add([RESTORE_LEAP] * len(section.stores), read_value=False),
+            section.window.assign(tf1.zeros(section.window.shape, tf1.int64), read_value=False),
         ]
 
-    with tf1.name_scope(f"roll_back/{store.bucket.name}/"):
-        return locked(store, [kept], fence.inside(store.bucket.ps, move))[1]
+    with tf1.name_scope(f"roll_back/{section.name}/"):
+        return locked(section, [kept], fence.inside(section.ps, move))[1]
 
 
 class Unreported:

@@ -1,6 +1,6 @@
 """Replicas: the variables of each ps, copied to the next ps, so that a lost ps is restored without a disk.
 
-A copy has two halves.  `begin` copies every bucket on its own ps, under its mutex: the training waits only for that.
+A copy has two halves.  `begin` copies every section on its own ps, under its mutex: the training waits only for that.
 `send` and `finish` copy these to the next ps while it continues, and note there that they are complete.  In mode sync
 each ps keeps its own copy as well, because all of them return to the same round.
 """
@@ -18,7 +18,7 @@ from psruntime.graph.base import variable_values
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.base.variable_values import VariableCopy
-from psruntime.graph.buckets.bucket_store import ACCEPTED, GLOBAL_STEP, BucketStore, ChiefFence, counts_of, ps_variable
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP, BucketSection, ChiefFence, counts_of, ps_variable
 from psruntime.graph.push.guard import locked
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
 from psruntime.graph.step.train_graph import TrainGraph
@@ -32,7 +32,7 @@ class _ReplicaBuffer:
     restore, counters: by whether they are of the copy on the next ps, or in mode sync of the one on the ps itself.
     restore: operations that assign the variables, but for the counters, the copied values.
     counters: the copied counters, (versions int64 [buckets], ledgers [buckets, LEDGER_SIZE], attempts applied
-    [buckets] in mode sync, accepted and received pushes of each worker that every bucket has [max_workers, 2]).
+    [sections] in mode sync, accepted and received pushes of each worker that every bucket has [max_workers, 2]).
     """
 
     def __init__(self, graph: TrainGraph, ps: int, buffer: int) -> None:
@@ -41,8 +41,9 @@ class _ReplicaBuffer:
         self._device, self._next = ps_device(ps), ps_device(holder)
         self._ps = ps
         self._suffix = f"replica_{buffer}"
-        self._rounds = {r.store.bucket.name: r for r in graph.rounds.stores} if graph.rounds else {}
-        self._stores = graph.stores_on(ps)
+        self._rounds = {r.section.name: r for r in graph.rounds.sections} if graph.rounds else {}
+        self._sections = graph.sections_on(ps)
+        self._stores = [store for section in self._sections for store in section.stores]
         self._own: dict[str, VariableCopy] = {}  # by the name of the variable's handle
         self._on_next: dict[str, VariableCopy] = {}
         self.names = [store.bucket.name for store in self._stores]
@@ -50,7 +51,7 @@ class _ReplicaBuffer:
         self._values = [*(v for store in self._stores for v in graph.values_of(store)), *ps_copies]
         alone = [self._copy(copy) for copy in ps_copies]
         graph.fence.guard(ps, alone)
-        self.take = [*map(self._copy_bucket, self._stores), *alone]
+        self.take = [*map(self._copy_section, self._sections), *alone]
         self.send = self._guarded(holder, (self._on_next[name].assign(copy.read()) for name, copy in self._own.items()))
         self.free_own = [copy.free() for copy in self._own.values()]
         graph.fence.guard(ps, self.free_own)
@@ -91,27 +92,28 @@ class _ReplicaBuffer:
             return self._copy_of(variable, from_next).read()
 
         with tf1.device(self._next if from_next else self._device):
-            rounds = [self._rounds[name].state for name in self.names if name in self._rounds]
+            rounds = [self._rounds[section.name].state for section in self._sections if section.name in self._rounds]
             if not self._stores:
                 none = tf1.zeros([0], tf1.int64)
                 return none, none[:, None], none, tf1.zeros([0, 2], tf1.int64)
-            pushed = tf1.reduce_min(tf1.stack([read(store.pushed)[:, ACCEPTED:] for store in self._stores]), axis=0)
+            counts = [tf1.reduce_min(read(section.counts), axis=1) for section in self._sections]
             return (
-                tf1.stack([read(store.version) for store in self._stores]),
-                tf1.stack([read(store.ledger) for store in self._stores]),
+                tf1.concat([read(section.version) for section in self._sections], axis=0),
+                tf1.concat([read(section.ledger) for section in self._sections], axis=0),
                 tf1.stack([read(state)[APPLIED_ATTEMPT] for state in rounds]) if rounds else tf1.zeros([0], tf1.int64),
-                pushed,
+                tf1.reduce_min(tf1.stack(counts), axis=0),
             )
 
-    def _copy_bucket(self, store: BucketStore) -> Op:
-        rounds = self._rounds.get(store.bucket.name)
-        variables = [*self._graph.values_of(store), *store.counters, *([rounds.state] if rounds else [])]
+    def _copy_section(self, section: BucketSection) -> Op:
+        rounds = self._rounds.get(section.name)
+        values = [v for store in section.stores for v in self._graph.values_of(store)]
+        variables = [*values, *section.counters, *([rounds.state] if rounds else [])]
 
         def copy() -> tuple[Tensor, list[Op]]:
             return tf1.constant(0), [self._copy(variable) for variable in variables]
 
-        with tf1.name_scope(f"{store.bucket.name}/"):
-            return locked(store, [], self._graph.fence.inside(self._ps, copy))[1]
+        with tf1.name_scope(f"{section.name}/"):
+            return locked(section, [], self._graph.fence.inside(self._ps, copy))[1]
 
     def _copy(self, variable: Variable) -> Op:
         name = variable.handle.op.name

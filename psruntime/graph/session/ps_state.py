@@ -25,9 +25,8 @@ from psruntime.graph.buckets.bucket_store import (
     ARRIVED,
     GLOBAL_STEP,
     NO_LIMIT,
-    PUSHED_SIZE,
-    BucketStore,
     PsControl,
+    sections_on,
 )
 from psruntime.graph.embedding.id_rows import IdRows
 from psruntime.network.interfaces import LOOPBACK
@@ -147,33 +146,33 @@ class LedgerReader:
     """Reads the ledgers of a ps's buckets.  The view must be prepared."""
 
     def __init__(self, target: str, index: int, plan: Plan, max_workers: int) -> None:
-        buckets = [*plan.on(index), *([GLOBAL_STEP] if GLOBAL_STEP.ps == index else [])]
-        self.names = [bucket.name for bucket in buckets]
         with tf1.Graph().as_default() as graph, tf1.device(ps_device(index)):
-            stores = [BucketStore(bucket, max_workers) for bucket in buckets]
-            self._ledgers = [store.ledger.read_value() for store in stores]
-            self._pushed = [store.pushed.read_value() for store in stores]
-            arrived = [pushed[:, ARRIVED] for pushed in self._pushed]
+            sections = sections_on(plan, index, max_workers)
+            stores = [store for section in sections for store in section.stores]
+            self.names = [store.bucket.name for store in stores]
+            self._ledgers = [section.ledger.read_value() for section in sections]
+            self._counts = [section.counts.read_value() for section in sections]
+            arrived = [tf1.reduce_min(counts[:, :, ARRIVED], axis=1) for counts in self._counts]
             self._arrived = tf1.reduce_min(tf1.stack(arrived), axis=0) if arrived else tf1.zeros([0], tf1.int64)
             self._dynamic = [store.bucket for store in stores if _is_dynamic(store.bucket, plan)]
             id_rows = [IdRows(s, plan.group_of[s.bucket.name]) for s in stores if s.bucket in self._dynamic]
             self._row_counts = [tf1.reduce_sum(rows.counts.read_value(), axis=0) for rows in id_rows]
             self._bytes = PsControl(index, max_workers).bytes_held.read_value()
-            step = stores[-1].master.read_value()[0] if buckets and buckets[-1] is GLOBAL_STEP else tf1.constant(0)
+            step = stores[-1].master.read_value()[0] if GLOBAL_STEP.ps == index else tf1.constant(0)
             self._step = step
         self._session = tf1.Session(target, graph=graph)
 
     def ledgers(self) -> dict[str, Array]:
         """Bucket name -> int64 [LEDGER_SIZE]."""
-        return dict(zip(self.names, self._session.run(self._ledgers), strict=True))
+        rows = [row for of_section in self._session.run(self._ledgers) for row in of_section]
+        return dict(zip(self.names, rows, strict=True))
 
     def accepted(self) -> dict[int, tuple[int, int]]:
         """Worker index -> pushes that the buckets accepted of it: the fewest and the most."""
         if not self.names:
             return {}
-        rows = np.array(self._session.run(self._pushed), np.int64).reshape(len(self.names), -1, PUSHED_SIZE)
-        counts = rows[:, :, ACCEPTED]
-        fewest, most = counts.min(axis=0), counts.max(axis=0)
+        counts = np.concatenate(self._session.run(self._counts), axis=1)[:, :, ACCEPTED]
+        fewest, most = counts.min(axis=1), counts.max(axis=1)
         return {int(worker): (int(fewest[worker]), int(most[worker])) for worker in np.flatnonzero(most)}
 
     def read(self) -> tuple[PsStats, int]:
@@ -182,7 +181,7 @@ class LedgerReader:
             [self._ledgers, self._arrived, self._bytes, self._step, self._row_counts]
         )
         stats = replace(
-            stats_of([ledger.tolist() for ledger in ledgers]),
+            stats_of([row for of_section in ledgers for row in of_section.tolist()]),
             bytes_held=int(bytes_held),
             received_of={int(worker): int(arrived[worker]) for worker in np.flatnonzero(arrived)},
             row_counts=tuple(

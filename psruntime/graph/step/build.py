@@ -13,14 +13,14 @@ from psruntime.graph.base.graphs import WorkerGraph
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Tensor
 from psruntime.graph.buckets.apply import counting_update
-from psruntime.graph.buckets.bucket_store import BucketStore, PsControl
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP, BucketStore, PsControl, by_section
 from psruntime.graph.buckets.gradient import BucketGradient
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.gradients import ONE_TOWER, Towers
 from psruntime.graph.model.identity import identity_of
 from psruntime.graph.model.pulled_model import PulledModel
-from psruntime.graph.push.guard import copied_to_ps, guarded_update
-from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPush
+from psruntime.graph.push.guard import PushedBucket, copied_to_ps, guarded_update
+from psruntime.graph.push.step_messages import Outcomes, PushRequest
 from psruntime.graph.step.round_step import build_round_step
 from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import TrainGraph
@@ -51,33 +51,35 @@ def _push(
     finite: Tensor,
 ) -> tuple[list[Tensor], Tensor]:
     """Pushes what a step of this worker made; (outcomes per ps, global step after it)."""
+    pushed = [
+        PushedBucket(each.store, _copied(each.store, setup.sent(each, finite)), each.update, each.by_staleness)
+        for each in trained
+    ]
+    for store, gradient, aggregation in aggregated:
+        update = aggregation.push_update(store, request.on[store.bucket.ps])
+        pushed.append(PushedBucket(store, _copied(store, gradient), update))
+    pushed.append(_one_step(pulled.global_step))
+    updates = {
+        section.name: guarded_update(section, setup.controls[section.ps], request.on[section.ps], buckets)
+        for section, buckets in by_section(pushed)
+    }
     outcomes = Outcomes(setup.plan.num_ps)
-    for bucket in trained:
-        store, ps = bucket.store, bucket.ps
-        gradient = copied_to_ps(store, setup.sent(bucket, finite), store.master.dtype.base_dtype)
-        version = pulled.versions[bucket.name]
-        control, by_staleness = setup.controls[ps], bucket.by_staleness
-        outcome, _ = guarded_update(store, control, request.on[ps], version, gradient, bucket.update, by_staleness)
-        outcomes.add(ps, outcome)
-    for store, pushed, aggregation in aggregated:
-        ps = store.bucket.ps
-        arrived = copied_to_ps(store, pushed, store.master.dtype.base_dtype)
-        version = pulled.versions[store.bucket.name]
-        update = aggregation.push_update(store, request.on[ps])
-        outcomes.add(ps, guarded_update(store, setup.controls[ps], request.on[ps], version, arrived, update)[0])
-    outcome, global_step = _count_step(pulled.global_step, setup.controls[0], request.on[0])
-    outcomes.add(0, outcome)
+    for store in (bucket.store for bucket in pushed):
+        outcome, updated = updates[store.section.name]
+        outcomes.add(store.bucket.ps, outcome)
+    with tf1.device(ps_device(GLOBAL_STEP.ps)), tf1.control_dependencies([updated]):  # of the last, the global step
+        global_step = pulled.global_step.master.read_value()[0]
     return outcomes.bring(global_step, setup.index)
 
 
-def _count_step(store: BucketStore, control: PsControl, request: ReceivedPush) -> tuple[Tensor, Tensor]:
-    """Counts the update in the global step, by the rule of every bucket; (outcome, global step after it)."""
+def _copied(store: BucketStore, gradient: BucketGradient) -> BucketGradient:
+    return copied_to_ps(store, gradient, store.master.dtype.base_dtype)
+
+
+def _one_step(store: BucketStore) -> PushedBucket:
+    """Counts the update in the global step, by the rule of every bucket."""
     with tf1.device(ps_device(store.bucket.ps)):
-        one = BucketGradient(tf1.ones([1], tf1.int64))
-        version, _ = store.pull()
-        outcome, counted = guarded_update(store, control, request, version, one, counting_update(store))
-        with tf1.control_dependencies([counted]):
-            return outcome, store.master.read_value()[0]
+        return PushedBucket(store, BucketGradient(tf1.ones([1], tf1.int64)), counting_update(store))
 
 
 def build_training(

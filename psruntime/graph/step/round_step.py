@@ -3,7 +3,7 @@
 A worker's gradient goes into variables of its own first.  They outlive the session, so it can be
 pushed again when an attempt became void or a session was lost, without computing it a second time.
 
-A step closes the round before on each bucket before it reads that: the first of the members to come does, the others
+A step closes the round before on each section before it reads that: the first of the members to come does, the others
 find it done.  So a round costs no run and no message of its own.
 
 With backup workers a step only keeps its gradient, since it may come too late; a run of its own contributes it then.
@@ -14,7 +14,7 @@ For a local round a worker keeps a change that was computed elsewhere; such a ro
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
@@ -25,12 +25,12 @@ from psruntime.errors import UsageError
 from psruntime.graph.base.server import ps_device, worker_device
 from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.buckets.apply import Update, counting_update, setting_update
-from psruntime.graph.buckets.bucket_store import BucketStore
+from psruntime.graph.buckets.bucket_store import GLOBAL_STEP, BucketSection, BucketStore, by_section
 from psruntime.graph.buckets.gradient import BucketGradient, GradientStore, ascending
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.pushed_gradient import gradient_scale, make_divisor
-from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
+from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, RoundStore, SectionRounds, close, contribute
 from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPush
 from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import LocalRoundGraph, RoundGraph, TrainGraph
@@ -62,9 +62,9 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     for of_model in aggregated:
         rounds.add_aggregated(of_model)
     rounds.count()
-    graph = rounds.graph()
+    graph, of_rounds = rounds.built()
     pulled.pull_after(graph.after_close)  # the one back edge: the pull, which was built first, waits for the close
-    step = {"examples": examples, **rounds.step()}
+    step = {"examples": examples, **of_rounds}
     return setup.handles(pulled, step_request, trained, step, gradients, finite, graph, divisor)
 
 
@@ -84,6 +84,47 @@ def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Tensor, fi
         return examples, gradient_scale(examples, divisor)
 
 
+Close = tuple[Update, BucketGradient | None]  # as `close` takes it of a bucket
+
+
+class _BucketRound(NamedTuple):
+    """The round of one bucket, while it is built.
+
+    sent: the gradient of a step.  kept: the one that the worker has kept, as it is read again.
+    close, close_local: by what a round, a local round, is applied; the latter None where the job has none.
+    """
+
+    sum: RoundStore
+    sent: BucketGradient
+    kept: BucketGradient
+    close: Close
+    close_local: Close | None = None
+    aggregation: Aggregation | None = None
+
+    @property
+    def store(self) -> BucketStore:
+        return self.sum.store
+
+    @property
+    def is_trained(self) -> bool:
+        return self.aggregation is None and self.store.bucket is not GLOBAL_STEP
+
+
+class _ClosedSection(NamedTuple):
+    """The runs of a round on one section.
+
+    state, closed: as of `close`; local_state: the former of a local round.  outcome, again: of a step's contribution,
+    and of that of what was kept, int64 [3].
+    """
+
+    ps: int
+    state: Tensor
+    closed: Op
+    outcome: Tensor
+    again: Tensor
+    local_state: Tensor | None
+
+
 class _Rounds:
     """The rounds of all buckets, while they are built.  The limits are those of the joint gradient, see ModelSpec."""
 
@@ -94,53 +135,49 @@ class _Rounds:
         self._pulled = pulled
         self._step_request = step_request
         self._close_request = close_request
-        every_ps = range(setup.plan.num_ps)
-        self._stores: list[list[RoundStore]] = [[] for _ in every_ps]  # per ps, like the next three
-        self._contribute: list[list[Tensor]] = [[] for _ in every_ps]
-        self._squares: list[list[Tensor]] = [[] for _ in every_ps]
-        self._close: list[list[Tensor]] = [[] for _ in every_ps]
+        self._sections: dict[str, SectionRounds] = {}
+        self._buckets: list[_BucketRound] = []
         self._keep: list[Op] = []
-        self._after_close: dict[str, Tensor] = {}
-        self._outcomes = Outcomes(setup.plan.num_ps)
-        self._local = _LocalRounds(setup, close_request) if setup.has_local_rounds else None
+        self._local = _LocalRounds(setup) if setup.has_local_rounds else None
 
     def add(self, bucket: TrainedBucket, examples: Tensor) -> None:
         """A bucket that is trained.  examples: what the batch weighs, float64 []."""
-        setup, store, ps = self._setup, bucket.store, bucket.ps
-        sent = setup.sent(bucket, examples > 0)
-        round_store = RoundStore(store, sent.indices is not None)
-        kept = self._kept(store, sent)
-        closing = self._close_request.on[ps]
-        is_dynamic = bucket.name in self._pulled.id_rows
-        update = _joint_update(round_store, closing, self._pulled.spec.clip_value, bucket.update, is_dynamic)
-        state, self._after_close[bucket.name] = close(round_store, setup.controls[ps], closing, update)
-        self._outcomes.add(ps, self._outcome(round_store, ps, sent, state))
-        self._stores[ps].append(round_store)
-        self._contribute[ps].append(contribute(round_store, setup.controls[ps], closing, self._again(kept)))
-        if self._pulled.spec.clip_norm is not None:
-            with tf1.device(ps_device(ps)):
-                self._squares[ps].append(round_store.square())
-        self._close[ps].append(state)
+        sent = self._setup.sent(bucket, examples > 0)
+        round_store, closing = self._round_store(bucket.store, sent), self._close_request.on[bucket.ps]
+        clip_value, is_dynamic = self._pulled.spec.clip_value, bucket.name in self._pulled.id_rows
+        update = _joint_update(round_store, closing, clip_value, bucket.update, is_dynamic)
+        kept = self._kept(bucket.store, sent)
+        local = None
         if self._local:
-            self._local.add(bucket, round_store, kept)
+            subtracted = _joint_update(round_store, closing, None, bucket.subtract)
+            local = self._local.of_trained(bucket, kept, subtracted)
+        self._buckets.append(_BucketRound(round_store, sent, self._again(kept), (update, None), local))
 
     def add_aggregated(self, bucket: AggregatedBucket) -> None:
         """A bucket of a variable with an aggregation."""
-        (store, pushed, aggregation), control = bucket, self._setup.controls[bucket.store.bucket.ps]
-        ps, name = store.bucket.ps, store.bucket.name
-        round_store, kept, closing = (
-            RoundStore(store, is_sparse=False),
-            self._kept(store, pushed),
-            self._close_request.on[ps],
-        )
-        state, self._after_close[name] = close(round_store, control, closing, aggregation.round_update(round_store))
-        self._outcomes.add(ps, self._outcome(round_store, ps, pushed, state, aggregation))
-        self._stores[ps].append(round_store)
-        request, replaces = aggregation.contribution(closing), aggregation.is_first_only
-        self._contribute[ps].append(contribute(round_store, control, request, self._again(kept), replaces=replaces))
-        self._close[ps].append(state)
+        store, pushed, aggregation = bucket
+        round_store, kept = self._round_store(store, pushed), self._kept(store, pushed)
+        local = None
         if self._local:
-            self._local.add_change(round_store, kept, aggregation.local_update(round_store))
+            local = self._local.of_change(store, kept, aggregation.local_update(round_store))
+        update = aggregation.round_update(round_store), None
+        self._buckets.append(_BucketRound(round_store, pushed, self._again(kept), update, local, aggregation))
+
+    def count(self) -> None:
+        """The global step, which goes up by one a round, by the rule of every bucket."""
+        store = self._pulled.global_step
+        with tf1.device(ps_device(store.bucket.ps)):
+            one = BucketGradient(tf1.ones([1], tf1.int64))
+        local = self._local.of_step(store) if self._local else None
+        self._buckets.append(
+            _BucketRound(self._round_store(store, one), one, one, (counting_update(store), one), local)
+        )
+
+    def _round_store(self, store: BucketStore, gradient: BucketGradient) -> RoundStore:
+        name = store.section.name
+        if name not in self._sections:
+            self._sections[name] = SectionRounds(store.section)
+        return self._sections[name].of(store, gradient.indices is not None)
 
     def _kept(self, store: BucketStore, sent: BucketGradient) -> GradientStore:
         """Where the worker keeps what a step sends of a bucket, which it does in each."""
@@ -154,79 +191,86 @@ class _Rounds:
         with tf1.device(worker_device(self._setup.index)):
             return kept.read()
 
-    def count(self) -> None:
-        """The global step, which goes up by one a round, by the rule of every bucket."""
-        store, control = self._pulled.global_step, self._setup.controls[0]
-        round_store = RoundStore(store, is_sparse=False)
-        with tf1.device(ps_device(store.bucket.ps)):
-            one = BucketGradient(tf1.ones([1], tf1.int64))
-        closing = self._close_request.on[0]
-        self._stores[0].append(round_store)
-        self._contribute[0].append(contribute(round_store, control, closing, one))
-        state, self._after_close[store.bucket.name] = close(round_store, control, closing, counting_update(store), one)
-        self._close[0].append(state)
-        if self._local:
-            self._local.count(round_store)
-        self._outcomes.add(0, self._outcome(round_store, 0, one, state))
-
-    def _outcome(
-        self,
-        round_store: RoundStore,
-        ps: int,
-        gradient: BucketGradient,
-        closed: Tensor,
-        aggregation: Aggregation | None = None,
-    ) -> Tensor:
-        """The outcome of a step on a bucket, int64 [3] as of `contribute`; closed: the round state after the close."""
-        control = self._setup.controls[ps]
-        if self._setup.job.backup_workers:
-            with tf1.device(ps_device(ps)):
-                return tf1.stack(BucketOutcome(control.numbers(PENDING), closed[APPLIED_ATTEMPT], control.numbers(0)))
-        request = self._step_request.on[ps]
-        if aggregation is None:
-            return contribute(round_store, control, request, gradient, closed)
-        return contribute(
-            round_store,
-            control,
-            aggregation.contribution(request),
-            gradient,
-            closed,
-            replaces=aggregation.is_first_only,
-        )
-
-    def step(self) -> dict[str, Any]:
-        """What a step fetches of it."""
-        store = self._pulled.global_step
-        with tf1.control_dependencies([self._after_close[store.bucket.name]]):
-            count = store.master.read_value()[0]
-        outcomes, global_step = self._outcomes.bring(count, self._setup.index)
-        return {"kept": self._keep, "outcomes": outcomes, "global_step": global_step}
-
-    def graph(self) -> RoundGraph:
-        return RoundGraph(
-            stores=[round_store for of_ps in self._stores for round_store in of_ps],
+    def built(self) -> tuple[RoundGraph, dict[str, Any]]:
+        """(the runs of a round; what a step fetches of it)."""
+        sections = {section.name: self._section(section, buckets) for section, buckets in by_section(self._buckets)}
+        outcomes, again, squares = Outcomes(self._setup.plan.num_ps), self._of_each_ps(), self._of_each_ps()
+        for bucket in self._buckets:  # in the order of the plan, in which a replay finds the outcomes
+            ps, section = bucket.store.bucket.ps, sections[bucket.store.section.name]
+            outcomes.add(ps, section.outcome)
+            again[ps].append(section.again)
+            if bucket.is_trained and self._pulled.spec.clip_norm is not None:
+                with tf1.device(ps_device(ps)):
+                    squares[ps].append(bucket.sum.square())
+        step = self._pulled.global_step
+        with tf1.control_dependencies([sections[step.section.name].closed]):
+            count = step.master.read_value()[0]
+        brought, global_step = outcomes.bring(count, self._setup.index)
+        states, local_states = self._of_each_ps(), self._of_each_ps()
+        for section in sections.values():
+            states[section.ps].append(section.state)
+            local_states[section.ps] += [] if section.local_state is None else [section.local_state]
+        graph = RoundGraph(
+            sections=[*self._sections.values()],
             request=self._close_request,
-            contribute=_each(tf1.stack, self._contribute),
-            squares=_each(tf1.add_n, self._squares),
-            close=_each(tf1.stack, self._close),
-            after_close=self._after_close,
-            local=self._local.graph() if self._local else None,
+            contribute=_each(tf1.stack, again),
+            squares=_each(tf1.add_n, squares),
+            close=_each(tf1.stack, states),
+            after_close={b.store.bucket.name: sections[b.store.section.name].closed for b in self._buckets},
+            local=self._local.graph(_each(tf1.stack, local_states)) if self._local else None,
         )
+        return graph, {"kept": self._keep, "outcomes": brought, "global_step": global_step}
+
+    def _section(self, section: BucketSection, buckets: list[_BucketRound]) -> _ClosedSection:
+        rounds, control = self._sections[section.name], self._setup.controls[section.ps]
+        closing = self._close_request.on[section.ps]
+        state, closed = close(rounds, control, closing, [bucket.close for bucket in buckets])
+        outcome = self._outcome(rounds, buckets, state)
+        again = self._contribute(rounds, closing, buckets, [bucket.kept for bucket in buckets])
+        local = [bucket.close_local for bucket in buckets if bucket.close_local]
+        local_state = close(rounds, control, closing, local)[0] if local else None
+        return _ClosedSection(section.ps, state, closed, outcome, again, local_state)
+
+    def _of_each_ps(self) -> list[list[Tensor]]:
+        return [[] for _ in range(self._setup.plan.num_ps)]
+
+    def _outcome(self, rounds: SectionRounds, buckets: list[_BucketRound], closed: Tensor) -> Tensor:
+        """The outcome of a step on a section, int64 [3]; closed: the round state after the close."""
+        ps = rounds.section.ps
+        if self._setup.job.backup_workers:
+            numbers = self._setup.controls[ps].numbers
+            with tf1.device(ps_device(ps)):
+                return tf1.stack(BucketOutcome(numbers(PENDING), closed[APPLIED_ATTEMPT], numbers(0)))
+        return self._contribute(rounds, self._step_request.on[ps], buckets, [bucket.sent for bucket in buckets], closed)
+
+    def _contribute(
+        self,
+        rounds: SectionRounds,
+        request: ReceivedPush,
+        buckets: list[_BucketRound],
+        gradients: list[BucketGradient],
+        closed: Tensor = None,
+    ) -> Tensor:
+        """As `contribute`; a bucket with an aggregation is alone in its section."""
+        control, aggregation = self._setup.controls[rounds.section.ps], buckets[0].aggregation
+        if aggregation is None:
+            return contribute(rounds, control, request, gradients, closed)
+        request = aggregation.contribution(request)
+        return contribute(rounds, control, request, gradients, closed, replaces=aggregation.is_first_only)
 
 
 class _LocalRounds:
     """The runs of local rounds, while they are built."""
 
-    def __init__(self, setup: StepSetup, closing: PushRequest) -> None:
-        self._index, self._controls, self._closing = setup.index, setup.controls, closing
+    def __init__(self, setup: StepSetup) -> None:
+        self._index = setup.index
         self._change: dict[str, BucketGradient] = {}
         self._keep: dict[str, Op] = {}
-        self._close: list[list[Tensor]] = [[] for _ in range(setup.plan.num_ps)]
         with tf1.device(ps_device(0)):
             self._end = tf1.placeholder(tf1.int64, [1], name="local_end")
 
-    def add(self, bucket: TrainedBucket, round_store: RoundStore, kept: GradientStore) -> None:
-        """A bucket that is trained; kept: where its change is kept.
+    def of_trained(self, bucket: TrainedBucket, kept: GradientStore, update: Update) -> Close:
+        """Of a bucket that is trained; kept: where its change is kept.  update: by the sum of the changes.
 
         Raises:
             UsageError: its optimizer would forget the mean.
@@ -237,26 +281,23 @@ class _LocalRounds:
                 f"{bucket.store.bucket.variable} anew of what it keeps beside it, which is not averaged; leave out "
                 "that stage, or take another optimizer"
             )
-        self.add_change(
-            round_store, kept, _joint_update(round_store, self._closing.on[bucket.ps], None, bucket.subtract)
-        )
+        return self.of_change(bucket.store, kept, update)
 
-    def add_change(self, round_store: RoundStore, kept: GradientStore, update: Update) -> None:
-        """A bucket whose change is kept there.  update: by the sum of the changes."""
-        name, ps = round_store.store.bucket.name, round_store.store.bucket.ps
+    def of_change(self, store: BucketStore, kept: GradientStore, update: Update) -> Close:
+        """Of a bucket whose change is kept there.  update: by the sum of the changes."""
+        name = store.bucket.name
         with tf1.device(worker_device(self._index)):
             change = BucketGradient(*[tf1.placeholder(v.dtype.base_dtype, v.shape) for v in kept.variables])
             self._keep[name] = kept.write(change)
         self._change[name] = change
-        self._close[ps].append(close(round_store, self._controls[ps], self._closing.on[ps], update)[0])
+        return update, None
 
-    def count(self, round_store: RoundStore) -> None:
+    def of_step(self, store: BucketStore) -> Close:
         """The global step, which is that of the end afterwards."""
-        update, end = setting_update(round_store.store), BucketGradient(self._end)
-        self._close[0].append(close(round_store, self._controls[0], self._closing.on[0], update, end)[0])
+        return setting_update(store), BucketGradient(self._end)
 
-    def graph(self) -> LocalRoundGraph:
-        return LocalRoundGraph(self._change, self._keep, self._end, _each(tf1.stack, self._close))
+    def graph(self, close: list[Tensor]) -> LocalRoundGraph:
+        return LocalRoundGraph(self._change, self._keep, self._end, close)
 
 
 def _joint_update(

@@ -29,11 +29,11 @@ from psruntime.graph.base.graphs import ancestors, is_deterministic
 from psruntime.graph.base.server import worker_cpu
 from psruntime.graph.base.types import Array, Graph, Op, Session, Tensor, Variable
 from psruntime.graph.buckets.apply import RowFlags
-from psruntime.graph.buckets.bucket_store import BucketStore, ChiefFence, PsControl
+from psruntime.graph.buckets.bucket_store import BucketSection, BucketStore, ChiefFence, PsControl
 from psruntime.graph.buckets.gradient import BucketGradient
 from psruntime.graph.buckets.optimizers import BucketOptimizer
 from psruntime.graph.model.pulled_model import PulledModel
-from psruntime.graph.push.round_sum import RoundStore
+from psruntime.graph.push.round_sum import SectionRounds
 from psruntime.graph.push.step_messages import PushRequest
 
 
@@ -77,16 +77,16 @@ class LocalRoundGraph:
 class RoundGraph:
     """The runs of a round that need no batch.  Lists have one entry per ps, unless stated otherwise.
 
-    stores: every bucket, the global step's included.
+    sections: every one, the global step's included.
     request: fed to all runs; a step is fed it too, with the round that it closes.
     contribute: int64 [buckets, 3], outcomes; pushes what was kept.
     squares: sum of squares of the sums of all examples' gradients, float64 []; empty unless there is a clip_norm.
-    close: round states int64 [buckets, ROUND_STATE_SIZE] after the update.
+    close: round states int64 [sections, ROUND_STATE_SIZE] after the update.
     after_close: bucket name -> operation after which the bucket is closed, if it was to be.
     local: None: the job has no local rounds.
     """
 
-    stores: list[RoundStore]
+    sections: list[SectionRounds]
     request: PushRequest
     contribute: list[Tensor]
     squares: list[Tensor]
@@ -174,6 +174,10 @@ class TrainGraph:
         """All buckets of a ps, the global step included."""
         stores = [*self.model.stores.values(), self.global_step]
         return [store for store in stores if store.bucket.ps == ps]
+
+    def sections_on(self, ps: int) -> list[BucketSection]:
+        """The sections of a ps."""
+        return [*{store.section.name: store.section for store in self.stores_on(ps)}.values()]
 
     @property
     def empty_ps(self) -> frozenset[int]:

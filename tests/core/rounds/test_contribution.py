@@ -49,8 +49,8 @@ def test_torn_names_both_kinds() -> None:
     assert torn([complete, complete], closes) is None
     assert torn([applied, complete], closes) is None
     assert torn([applied, applied], closes) is None
-    assert torn([applied, cut_off, lacking], closes) == "1 buckets were cut off in their update"
-    assert torn([applied, lacking, older, sealed], closes) == "3 buckets lack contributions"
+    assert torn([applied, cut_off, lacking], closes) == "1 sections were cut off in their update"
+    assert torn([applied, lacking, older, sealed], closes) == "3 sections lack contributions"
 
 
 def test_buckets_hold_the_same_rounds_if_none_is_ahead_and_none_is_torn() -> None:

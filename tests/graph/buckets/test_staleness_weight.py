@@ -19,10 +19,10 @@ from psruntime.config.values import StalenessLr
 from psruntime.core.accounting.accounts import APPLIED, DOWN_WEIGHTED, RECEIVED, STALE, is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.buckets.apply import StalenessWeight, bucket_update
-from psruntime.graph.buckets.bucket_store import BucketStore, PsControl
+from psruntime.graph.buckets.bucket_store import BucketSection, PsControl
 from psruntime.graph.buckets.gradient import BucketGradient
 from psruntime.graph.buckets.optimizers import BucketOptimizer, Rule
-from psruntime.graph.push.guard import guarded_update
+from psruntime.graph.push.guard import PushedBucket, guarded_update
 from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
 from tests.optimizers import reference
 from tests.optimizers.test_formulas import CASES
@@ -91,10 +91,10 @@ class Guarded:
         name, whole = ("rows", initial.shape) if by_rows else ("dense", None)
         bucket = Bucket(name, 0, (Piece("w", 0, initial.size),), "float32", whole, by_rows)
         with tf1.Graph().as_default() as graph:
-            control, store = PsControl(0, cluster.max_workers), BucketStore(bucket, cluster.max_workers)
+            control, section = PsControl(0, cluster.max_workers), BucketSection([bucket], cluster.max_workers)
+            (store,) = section.stores
             with tf1.device("/job:ps/task:0"):
                 self._identity = tf1.placeholder(tf1.int64, [PUSH_ID_SIZE])
-                self._pulled = tf1.placeholder(tf1.int64, [])
                 self._values = tf1.placeholder(tf1.float32, [None, WIDTH] if by_rows else shape)
                 self._indices = tf1.placeholder(tf1.int64, [None]) if by_rows else None
                 rate = tf1.constant(RATE)
@@ -106,13 +106,15 @@ class Guarded:
             weight.of_gradient = optimizer.is_of_sums
             request = ReceivedPush(Push.of(self._identity, finite), learning_rates=[rate], members=None, factor=None)
             gradient, update = BucketGradient(self._values, self._indices), bucket_update(optimizer, store)
-            self._outcome, _ = guarded_update(store, control, request, self._pulled, gradient, update, weight)
+            pushed = PushedBucket(store, gradient, update, weight)
+            self._outcome, _ = guarded_update(section, control, request, [pushed])
+            self._pulled = section.pulled_version
             init = [store.master.assign(np.reshape(initial, shape))]
-            init += [v.initializer for v in [*store.counters, *optimizer.variables]]
+            init += [v.initializer for v in [*section.counters, *optimizer.variables]]
             limited = control.max_staleness.assign(LIMIT)
             slots = [v.read_value() for v in optimizer.variables if optimizer.is_slot(v, store.master)]
             self._held = [store.master.read_value(), *slots]
-            self._version, self._ledger = store.version.read_value(), store.ledger.read_value()
+            self._version, self._ledger = store.version(), store.ledger()
         self._session = cluster.session(graph)
         self._session.run([init, limited])
         self._pushes = 0
@@ -122,7 +124,7 @@ class Guarded:
         self._pushes += 1
         feed: dict[Any, Any] = {
             self._identity: [WORKER, INCARNATION, self._pushes, INCARNATION],
-            self._pulled: self._session.run(self._version) - late,
+            self._pulled: [self._session.run(self._version) - late],
         }
         if self._indices is None:
             feed[self._values] = np.reshape(values, -1)

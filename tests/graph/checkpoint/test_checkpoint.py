@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.accounts import APPLIED, LEDGER_SIZE
+from psruntime.core.accounting.accounts import APPLIED
 from psruntime.errors import CheckpointError, JobFailedError, StopRequested, UsageError
 from psruntime.graph.buckets.bucket_store import RESTORE_LEAP
 from psruntime.graph.checkpoint.folder import CheckpointFolder
@@ -87,7 +87,7 @@ def test_a_replaced_ps_takes_all_back_to_the_checkpoint(tmp_path: Any) -> None:
     for name, value in saved.items():
         np.testing.assert_array_equal(second.saved()[name], value, err_msg=name)
     with cluster.session(first.graph.graph) as session:
-        assert session.run(first.graph.model.versions[survivor]) == 4 + RESTORE_LEAP
+        assert set(session.run(first.graph.model.versions[survivor])) == {4 + RESTORE_LEAP}
 
 
 @pytest.mark.long
@@ -102,7 +102,8 @@ def test_a_preparation_that_was_cut_off_is_begun_anew_and_keeps_the_books(tmp_pa
     assert run.named("restored")[0]["fresh_ps"] == 0
     assert {ledger[APPLIED] for ledger in cluster.ledgers(run.graph.plan).values()} == {4}
     with cluster.session(run.graph.graph) as session:
-        assert set(session.run(list(run.graph.model.versions.values()))) == {4 + RESTORE_LEAP}
+        versions = np.concatenate(session.run(list(run.graph.model.versions.values())))
+        assert set(versions) == {4 + RESTORE_LEAP}
 
 
 @pytest.mark.long
@@ -203,7 +204,7 @@ def test_a_ledger_that_does_not_balance_is_found_by_its_bucket() -> None:
     run = train(cluster, ADAM, 2)
     name, store = next(iter(run.graph.model.stores.items()))
     with run.graph.graph.as_default():
-        spoil = store.ledger.assign_add([1] + [0] * (LEDGER_SIZE - 1))
+        spoil = store.section.ledger[store.place, 0].assign(store.ledger()[0] + 1)
     with cluster.session(run.graph.graph) as session:
         session.run(spoil)
     cluster.states[0].set_plan(run.graph.plan)

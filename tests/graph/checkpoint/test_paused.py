@@ -52,7 +52,7 @@ def test_if_somebody_trains_meanwhile_it_is_not_kept(tmp_path: Path, monkeypatch
     graph = run.graph.graph
     graph._unsafe_unfinalize()
     with graph.as_default():
-        updated = store.version.assign_add(1, read_value=False)
+        updated = store.section.version.assign_add([1] * len(store.section.stores), read_value=False)
     with run.cluster.session(graph) as session:
         copied = checkpoints.copy(session, is_paused=True)
         session.run(updated)

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import make_plan
-from psruntime.graph.buckets.bucket_store import BucketStore
+from psruntime.graph.buckets.bucket_store import BucketSection
 from psruntime.graph.embedding.table_reader import TableRead
 from psruntime.graph.model.capture import substitute
 from psruntime.graph.model.variable_reads import PulledRead
@@ -74,7 +74,7 @@ def test_every_read_gives_rows_and_the_gradient_of_a_plain_variable(way: str, v2
             wanted = session.run(gradient)
         with tf1.Graph().as_default() as graph:
             (bucket,) = make_plan([VariableSpec("v", (4, 2), "float32", sparse=True)], 2, 1 << 20).buckets
-            store = BucketStore(bucket, 2)
+            (store,) = BucketSection([bucket], 2).stores
             _, handle = store.pull_handle()
             with tf1.device("/job:worker/task:0"):
                 view = TableRead(store.bucket, handle, "/job:worker/task:0")
@@ -83,7 +83,7 @@ def test_every_read_gives_rows_and_the_gradient_of_a_plain_variable(way: str, v2
                 gradient = gradient_of(result, handle)
                 fill = store.master.assign(captured.initial_values["v"])
         with cluster.session(graph) as session:
-            session.run([store.version.initializer, fill])
+            session.run([store.section.version.initializer, fill])
             value, ours = session.run([result, gradient])
         np.testing.assert_allclose(value, expected(VALUE), rtol=1e-6)
         np.testing.assert_allclose(ours, wanted, rtol=1e-6)

@@ -118,7 +118,8 @@ def test_rows_are_read_after_the_version_and_the_lock_waits_for_values_and_indic
     versions = {graph.model.versions[name].op for name in TABLES}
     assert {source for handle in of_tables for source in handle.control_inputs} == versions
     for name in TABLES:
-        lock, _ = (op for op in nodes if op.type == "MutexLock" and op.name.startswith(f"guard/{name}/"))
+        section = graph.model.stores[name].section.name
+        lock, _ = (op for op in nodes if op.type == "MutexLock" and op.name.startswith(f"guard/{section}/"))
         switched = {op.inputs[0].op for op in nodes if op.type == "Switch" and op.name.startswith(f"guard/{name}/")}
         copies = {op for op in switched if op.type == "Identity" and task_of(op.inputs[0].op) == "worker/0"}
         assert len(copies) == 2 and all(task_of(op).startswith("ps/") for op in copies)

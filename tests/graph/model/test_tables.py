@@ -12,7 +12,6 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.accounts import APPLIED, LEDGER_SIZE, STALE
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
-from psruntime.graph.buckets.bucket_store import PUSHED_SIZE
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.pulled_model import record_specs
@@ -162,7 +161,7 @@ def test_a_refused_push_changes_no_bit_of_a_table_or_its_slots(optimizer: str) -
         wrong_incarnation = {graph.request.fed: graph.request.values((0, 76, 100, 76))}
         outcomes = session.run(graph.step, {**feed, **wrong_incarnation})["outcomes"]
         assert APPLIED not in np.concatenate(outcomes)[:, 0]
-        stale = dict.fromkeys(graph.model.versions.values(), 0)
+        stale = {version: np.zeros(version.shape) for version in graph.model.versions.values()}
         request = {graph.request.fed: graph.request.values((0, 77, 101, 77))}
         outcomes = session.run(graph.step, {**feed, **stale, **request})["outcomes"]
         assert set(np.concatenate(outcomes)[:-1, 0]) == {STALE}
@@ -211,7 +210,9 @@ def test_a_ps_counts_the_bytes_and_updates_of_its_tables() -> None:
         assert state.unbalanced() == []
         assert stats.received == stats.applied == 5 * stats.buckets
         held.append(stats.bytes_held)
-    books = 8 * (1 + LEDGER_SIZE + PUSHED_SIZE * cluster.max_workers) * (len(run.graph.plan.buckets) + 1) + 8
+    sections = sum(len(run.graph.sections_on(ps)) for ps in (0, 1))
+    books = 8 * (1 + LEDGER_SIZE + 2 * cluster.max_workers) * (len(run.graph.plan.buckets) + 1) + 8
+    books += 8 * 3 * cluster.max_workers * sections
     controls = 2 * (8 * (cluster.max_workers + 3) + 4)  # int64, and the scale of the learning rates
     assert sum(held) == tables + others + books + controls
 

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.base.server import ps_device
-from psruntime.graph.buckets.bucket_store import BucketStore
+from psruntime.graph.buckets.bucket_store import BucketSection
 from psruntime.graph.buckets.gradient import FULL, BucketGradient
 from psruntime.graph.model.variable_reads import APART, ChangeLog, pulled_changes
 from tests.support.local_cluster import LocalCluster
@@ -24,7 +24,8 @@ class Logged:
 
     def __init__(self, cluster: LocalCluster) -> None:
         with tf1.Graph().as_default() as graph:
-            self.store = BucketStore(Bucket("wide", 0, (Piece("wide", 0, SIZE),), "float32", group=1), 8)
+            section = BucketSection([Bucket("wide", 0, (Piece("wide", 0, SIZE),), "float32", group=1)], 8)
+            (self.store,) = section.stores
             self.log = ChangeLog(self.store)
             self.given = tf1.placeholder(tf1.int64, [None]), tf1.placeholder(tf1.float32, [None])
             with tf1.device(ps_device(0)):
@@ -33,7 +34,7 @@ class Logged:
                 self.update_all = self.log.noting(self.write, is_by_entry=False)(gradient)
                 self.cut_off = self.log.noting(self.write_and_fail, is_by_entry=True)(gradient)
             ((self.version, self.pulled),) = pulled_changes([self.log], 0, FULL).values()
-            self.start = [v.initializer for v in (*self.store.variables, *self.log.variables)]
+            self.start = [v.initializer for v in (self.store.master, *section.counters, *self.log.variables)]
             self.new_session = tf1.local_variables_initializer()
             self.position = tf1.placeholder(tf1.int64, [])
             self.sent = self.log.since(self.version, self.position)

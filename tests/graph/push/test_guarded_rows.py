@@ -13,10 +13,10 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.accounts import APPLIED, FENCED, NOT_FINITE, REPEATED, STALE
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.buckets.apply import bucket_update
-from psruntime.graph.buckets.bucket_store import BucketStore, PsControl
+from psruntime.graph.buckets.bucket_store import BucketSection, PsControl
 from psruntime.graph.buckets.gradient import BucketGradient
 from psruntime.graph.buckets.optimizers import BucketOptimizer, Rule
-from psruntime.graph.push.guard import guarded_update
+from psruntime.graph.push.guard import PushedBucket, guarded_update
 from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
 from tests.optimizers.test_formulas import CASES, RATE
 from tests.support.local_cluster import LocalCluster
@@ -36,10 +36,11 @@ class GuardedTable:
     def __init__(self, cluster: LocalCluster, make_optimizer: Any, initial: Any, limit: int = LIMIT) -> None:
         bucket = Bucket("table", 0, (Piece("table", 0, initial.size),), "float32", initial.shape, True, group=1)
         with tf1.Graph().as_default() as graph:
-            control, store = PsControl(0, cluster.max_workers), BucketStore(bucket, cluster.max_workers)
+            control, section = PsControl(0, cluster.max_workers), BucketSection([bucket], cluster.max_workers)
+            (store,) = section.stores
             with tf1.device("/job:ps/task:0"):
                 self._identity = tf1.placeholder(tf1.int64, [PUSH_ID_SIZE])
-                self._finite, self._pulled = tf1.placeholder(tf1.bool, []), tf1.placeholder(tf1.int64, [])
+                self._finite = tf1.placeholder(tf1.bool, [])
                 self._values = tf1.placeholder(tf1.float32, [None, WIDTH])
                 self._indices = tf1.placeholder(tf1.int64, [None])
                 rate = tf1.constant(RATE)
@@ -49,12 +50,13 @@ class GuardedTable:
             optimizer = BucketOptimizer([Rule("*", make_optimizer, RATE)], bucket, [rate])
             update = bucket_update(optimizer, store)
             gradient = BucketGradient(self._values, self._indices)
-            self._outcome, _ = guarded_update(store, control, request, self._pulled, gradient, update)
-            init = [store.master.assign(initial), *(v.initializer for v in [*store.counters, *optimizer.variables])]
+            self._outcome, _ = guarded_update(section, control, request, [PushedBucket(store, gradient, update)])
+            self._pulled = section.pulled_version
+            init = [store.master.assign(initial), *(v.initializer for v in [*section.counters, *optimizer.variables])]
             limited = control.max_staleness.assign(limit)
             slots = [v.read_value() for v in optimizer.variables if optimizer.is_slot(v, store.master)]
             self._held = [store.master.read_value(), *slots]
-            self._version = store.version.read_value()
+            self._version = store.version()
         self.session = cluster.session(graph)
         self.session.run([init, limited])
 
@@ -63,7 +65,7 @@ class GuardedTable:
     ) -> int:
         """The verdict."""
         admitted = incarnation or WORKERS[worker]
-        feed = {self._identity: [worker, admitted, sequence, admitted], self._finite: finite, self._pulled: pulled}
+        feed = {self._identity: [worker, admitted, sequence, admitted], self._finite: finite, self._pulled: [pulled]}
         return int(self.session.run(self._outcome, {**feed, self._indices: rows, self._values: values})[0])
 
     def held(self) -> list[Any]:

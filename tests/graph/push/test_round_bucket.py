@@ -232,7 +232,7 @@ def test_an_update_that_is_cut_off_leaves_the_bucket_torn(bucket: RoundBucket) -
     assert bucket.look()["version"] == 0
     assert bucket.contribute(1, 1) == VOID
     reason = torn([bucket.books()], Complete(1, 1, 1, 8.0))
-    assert reason == "1 buckets were cut off in their update"
+    assert reason == "1 sections were cut off in their update"
 
 
 def test_the_sum_of_a_table_equals_the_dense_sum(cluster: LocalCluster) -> None:

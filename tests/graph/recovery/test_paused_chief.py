@@ -67,7 +67,7 @@ class Chief:
         self.replicas = replicas
         stores = [*self.graph.model.stores.values(), self.graph.global_step]
         self._values = [v for store in stores for v in self.graph.values_of(store)]
-        counters = [v for store in stores for v in store.counters]
+        counters = [v for ps in range(job.ps) for section in self.graph.sections_on(ps) for v in section.counters]
         flags = [variable for control in self.graph.controls for variable in (control.prepared, control.bytes_held)]
         flags += [self.graph.model.ps_copies.stamp, *self.graph.model.ps_copies.variables.values()]
         flags += [note for ps in range(job.ps) for note in replicas.notes_on(ps)] if replicas else []

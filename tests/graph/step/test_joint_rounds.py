@@ -129,7 +129,7 @@ def test_rounds_of_two_workers_equal_one_process(
                 closed = workers[chief]._runs.close(monitored, assignments[chief], complete)
                 assert closed == Applied(number, complete.attempt, number)
         run.checkpoints.save(session)
-        scales = session.run([rounds.scale.read_value() for rounds in run.graph.rounds.stores])
+        scales = session.run([rounds.scale.read_value() for rounds in run.graph.rounds.sections])
     assert set(scales) == {EXAMPLES[0] * (1 if clip else 2)}, "the first one's; it is divided where all take a share"
     assert (min(factors) < 0.999) == clip, "some rounds are clipped"
     reader = tf1.train.load_checkpoint(run.checkpoints.latest())

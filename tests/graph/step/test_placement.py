@@ -38,7 +38,7 @@ def test_every_variable_of_a_bucket_is_on_its_ps(graph: TrainGraph) -> None:
     assert {bucket.ps for bucket in graph.plan.buckets} == {0, 1, 2}
     for bucket in graph.plan.buckets:
         store = graph.model.stores[bucket.name]
-        own = [*store.variables, *graph.optimizers[bucket.name].variables]
+        own = [store.master, *store.section.counters, *graph.optimizers[bucket.name].variables]
         assert len(own) >= 5
         assert {task_of(v.handle.op) for v in own} == {f"ps/{bucket.ps}"}
 
