@@ -15,11 +15,10 @@ from psruntime.config.schedule import Schedule
 from psruntime.core.accounting.accounts import APPLIED, DOWN_WEIGHTED, RECEIVED, ROLLED_BACK, brought_back, is_balanced
 from psruntime.core.steering.commands import Overrides
 from tests.cluster.state_trial import BATCH, Seen
-from tests.support.snapshot import Values
+from tests.support.snapshot import LEDGER, MASTER, SLOTS, Values
 from tools.states import Event, Fate, State
 
-HOME, LEDGER, MASTER = "psruntime/home/", "psruntime/ledger/", "psruntime/master/"
-SLOTS = ("/Adam", "/Adam_1", "/Adagrad", "_power")
+HOME = "psruntime/home/"
 COPIES = {
     State.AVERAGES: ("norm/moving_mean", "norm/moving_variance"),
     State.OWN: ("steps",),

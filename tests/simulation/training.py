@@ -87,9 +87,9 @@ class Training:
             process, index, lambda: control.is_current(self._creator.assignment), compute_s, only_keeps
         )
         self.session = Recoverable(self._creator, self._runner.opened)
-        stores = [None for numbers in cluster.buckets for _ in numbers]
+        sections = [SimpleNamespace(stores=numbers) for numbers in cluster.buckets]
         request, closing = Request("step"), Request("close")
-        rounds = SimpleNamespace(stores=stores, request=closing) if has_rounds else None
+        rounds = SimpleNamespace(sections=sections, request=closing) if has_rounds else None
         graph = SimpleNamespace(
             rounds=rounds, request=request, mean_divisor=None, graph=None,
             model=SimpleNamespace(spec=SimpleNamespace(clip_norm=None, examples=0), batch=["batch"]),

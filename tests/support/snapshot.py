@@ -12,9 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from psruntime.core.accounting.accounts import LEDGER_SIZE
 from tests.support.cluster import Cluster, Zygote
 
 READ_S = 180.0
+LEDGER, MASTER = "psruntime/ledger/", "psruntime/master/"
+SLOTS = ("/Adam", "/Adam_1", "/Adagrad", "_power")
 Values = dict[str, list[float]]  # name -> entries, flat
 
 
@@ -65,8 +68,33 @@ def main(argv: list[str]) -> int:
                 found.where[name] = int(device.partition("task:")[2].partition("/")[0])
             else:
                 found.workers[int(index)][name] = value
+    _name_ledgers_by_bucket(found)
     print(json.dumps(asdict(found)))
     return 0
+
+
+def _name_ledgers_by_bucket(found: Snapshot) -> None:
+    """Puts the rows of each section's ledgers, and of their replicas, under the names of its buckets.  All of a section
+    must be the same here: their order is that of the plan, which is not known."""
+    masters = {
+        name.removeprefix(MASTER): ps
+        for name, ps in found.where.items()
+        if name.startswith(MASTER) and not name.endswith(SLOTS) and "/replica" not in name
+    }
+    ledgers = [name for name in found.ps if name.startswith(LEDGER)]
+    kinds = {name: name.removeprefix(LEDGER).partition("/replica") for name in ledgers}
+    alone = {section.removeprefix("bucket/") for section, _, _ in kinds.values() if section.startswith("bucket/")}
+    for ledger, (section, *end) in kinds.items():
+        ps, counts = found.where.pop(ledger), found.ps.pop(ledger)
+        rows = [counts[begin : begin + LEDGER_SIZE] for begin in range(0, len(counts), LEDGER_SIZE)]
+        names = [section.removeprefix("bucket/")]
+        if section.startswith("buckets/ps_"):
+            of_ps = int(section.removeprefix("buckets/ps_"))
+            names = [name for name, its_ps in masters.items() if its_ps == of_ps and name not in alone]
+        assert len(names) == len(rows) and all(row == rows[0] for row in rows), f"{ledger}: {names}, {rows}"
+        for name in names:
+            found.ps[f"{LEDGER}{name}{''.join(end)}"] = rows[0]
+            found.where[f"{LEDGER}{name}{''.join(end)}"] = ps
 
 
 def _read(index: int, address: str, ps: list[str], handles: dict[str, list[Any]]) -> Values:
