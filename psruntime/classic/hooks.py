@@ -13,9 +13,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.classic.arguments import LateWriter, late_writers
 from psruntime.classic.counting import StepCounting
 from psruntime.classic.prepare import ScriptSessions
-from psruntime.classic.shared_session import is_closed
 from psruntime.faults import first_line
-from psruntime.graph.base.errors import LOST_SESSION
+from psruntime.graph.base.errors import LOST_SESSION, is_closed
 from psruntime.graph.session.worker_run import ControlPlane
 
 

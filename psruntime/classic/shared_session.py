@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.hooked_session import HookedSession
-from psruntime.graph.base.errors import LOST_SESSION, or_lost
+from psruntime.graph.base.errors import LOST_SESSION, is_closed, or_lost
 
 _OF_A_QUEUE = re.compile(r"(En|De)queue operation was cancelled|Queue '.*' is closed")
 
@@ -176,13 +176,6 @@ class SharedSession:
         opened.coord.request_stop()
         with suppress(Exception):
             opened.coord.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
-
-
-def is_closed(error: Exception) -> bool:
-    """Whether a run failed because another thread has closed its session: in Python, or at its server."""
-    if isinstance(error, tf1.errors.FailedPreconditionError | tf1.errors.InvalidArgumentError):
-        return "Session is closed" in error.message or "A session is not created yet" in error.message
-    return isinstance(error, RuntimeError) and "closed Session" in str(error)
 
 
 def _close(session: Any) -> None:

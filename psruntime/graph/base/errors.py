@@ -65,6 +65,13 @@ def users_errors(graph: Graph, place: Place = Place.STEP) -> Iterator[None]:
         raise found from error
 
 
+def is_closed(error: Exception) -> bool:
+    """Whether a run failed because another thread has closed its session: in Python, or at its server."""
+    if isinstance(error, tf1.errors.FailedPreconditionError | tf1.errors.InvalidArgumentError):
+        return "Session is closed" in error.message or "A session is not created yet" in error.message
+    return isinstance(error, RuntimeError) and "closed Session" in str(error)
+
+
 def user_error(error: tf1.errors.OpError, graph: Graph, place: Place = Place.STEP) -> PsRuntimeError | None:
     """The error to raise if an operation of the user's code failed; None if TensorFlow, a ps or the network did."""
     if isinstance(error, LOST_SESSION) or not (isinstance(error, OF_THE_MODEL) or of_system(error.message)):

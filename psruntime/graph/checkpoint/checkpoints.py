@@ -27,7 +27,7 @@ from psruntime.core.shards.shard_messages import Position
 from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError, some
 from psruntime.faults import FATES, Place, first_line, kind_of, of_system
 from psruntime.graph.base.checkpoint_reader import contents_of, is_pattern, readable
-from psruntime.graph.base.errors import LOST_SESSION
+from psruntime.graph.base.errors import LOST_SESSION, is_closed
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import Session
 from psruntime.graph.buckets.bucket_store import GLOBAL_STEP
@@ -398,18 +398,14 @@ def _of_one_round(snapshot: Snapshot, session: Session) -> tuple[SavedState, Row
 
 @contextmanager
 def failing(what: str, advice: str = "", kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
-    """Raises a failure inside as an error of this kind, but for a session that is lost."""
+    """Raises a failure inside as an error of this kind, but for a session that is lost, or closed for another one."""
     try:
         yield
     except (*LOST_SESSION, FolderOwnedError):
         raise
-    except (
-        tf1.errors.OpError,
-        OSError,
-        ValueError,
-        IndexError,
-        RuntimeError,
-    ) as error:  # RuntimeError: a closed session
+    except (tf1.errors.OpError, OSError, ValueError, IndexError, RuntimeError) as error:
+        if is_closed(error):
+            raise tf1.errors.AbortedError(None, None, first_line(error)) from error
         kind = kind if _is_damage(error) else CheckpointError
         raise kind(f"{what}: {first_line(error)}{advice}") from error
 

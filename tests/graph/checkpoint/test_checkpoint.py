@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import APPLIED
 from psruntime.errors import CheckpointError, JobFailedError, StopRequested, UsageError
+from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.buckets.bucket_store import RESTORE_LEAP
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.checkpoint.transfer import Reader
@@ -349,3 +350,14 @@ def test_an_optimizer_of_another_kind_is_refused() -> None:
 
     with pytest.raises(UsageError, match=r"it must make a tf\.compat\.v1\.train\.Optimizer"):
         train(LocalCluster(1), linear_model(tf_keras.optimizers.SGD), 1)
+
+
+def test_a_session_that_is_closed_for_another_is_no_failure_of_the_folder(tmp_path: Any) -> None:
+    """As by a change of mode: a checkpoint that a command asked for is then made in the next session."""
+    run = train(LocalCluster(1), ADAM, 2, checkpoint_dir=str(tmp_path))
+    before = run.checkpoints.latest()
+    with run.cluster.session(run.graph.graph) as session:
+        copied = run.checkpoints.copy(session, is_paused=True)
+    with pytest.raises(LOST_SESSION, match="closed Session"):
+        run.checkpoints.write(session, copied)
+    assert run.checkpoints.latest() == before
