@@ -153,8 +153,13 @@ class BucketStore:
         return self.section.ledger.read_value()[self.place]
 
     def counts(self) -> Tensor:
-        """int64 [max_workers, 2], accepted and received pushes, as they are now."""
-        return self.section.counts.read_value()[:, self.place]
+        """int64 [max_workers, 2], accepted and received pushes, as they are now.
+
+        Gathered: TensorFlow copies all of a variable that rows were written into when it is read.
+        """
+        workers = tf1.range(self.section.max_workers)
+        rows = tf1.stack([workers, tf1.fill([self.section.max_workers], self.place)], axis=1)
+        return tf1.raw_ops.ResourceGatherNd(resource=self.section.counts.handle, indices=rows, dtype=tf1.int64)
 
     def pull(self) -> tuple[Tensor, Tensor]:
         """(version of the section; master, as its variable), read on the ps in this order."""
