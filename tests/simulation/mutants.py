@@ -20,7 +20,7 @@ from psruntime.core.members import membership
 from psruntime.core.members.view import Fence, Past
 from psruntime.core.recovery import recovery
 from psruntime.core.rounds import contribution, rounds
-from psruntime.core.rounds.contribution import BucketRound
+from psruntime.core.rounds.contribution import SectionState
 from psruntime.core.rounds.rounds import RoundEvent, Rounds, RoundState
 from psruntime.graph.loop import round_loop, round_runs
 from psruntime.rpc.client.latest_answer import LatestAnswer
@@ -87,7 +87,7 @@ def _keeps_values(right: Any) -> Any:
         bucket = self.buckets[number]
         if bucket.steps == 0:
             bucket.value, bucket.steps = value, steps
-        bucket.state = BucketRound(attempt, 0, attempt, attempt)
+        bucket.state = SectionState(attempt, 0, attempt, attempt)
 
     return restore
 
@@ -174,9 +174,9 @@ def _no_end(right: Any) -> Any:
 NO_RECOVERY = recovery.Recovery(frozenset())
 MUTANTS = (
     Mutant("a ps does not check the fence", ((Servers, "is_fenced"),), _gives(False)),
-    Mutant("contributions to an older attempt are taken", ((BucketRound, "voids"),), _gives(False)),
+    Mutant("contributions to an older attempt are taken", ((SectionState, "voids"),), _gives(False)),
     Mutant("a round closes without one of its members", ((Rounds, "_look"),), _complete_early),
-    Mutant("a round is applied twice", ((BucketRound, "began"),), _gives(False)),
+    Mutant("a round is applied twice", ((SectionState, "began"),), _gives(False)),
     Mutant("a lease does not end", ((membership.Membership, "end_leases"),), _gives([])),
     Mutant("a heartbeat does not renew the lease", ((membership.Membership, "renew"),), _never_renewed),
     Mutant("pending contributions stay after a restore", ((Bucket, "move"),), _never_moves(PENDING, VOID)),

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from psruntime.core.rounds.contribution import BucketRound
+from psruntime.core.rounds.contribution import SectionState
 
 PS = (0, 1)
 Members = frozenset[int]
@@ -27,7 +27,7 @@ Members = frozenset[int]
 class Ps(NamedTuple):
     """state: as in the product.  sum: the workers whose gradients are in it.  last: those of the last round applied."""
 
-    state: BucketRound = BucketRound(0, 0, 0, 0)
+    state: SectionState = SectionState(0, 0, 0, 0)
     sum: tuple[int, ...] = ()
     rounds: int = 0  # that were applied
     last: tuple[int, ...] = ()

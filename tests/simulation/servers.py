@@ -28,7 +28,7 @@ from psruntime.core.accounting.accounts import (
 )
 from psruntime.core.members.messages import PsStats
 from psruntime.core.recovery.recovery import Contents
-from psruntime.core.rounds.contribution import BucketOutcome, BucketRound
+from psruntime.core.rounds.contribution import BucketOutcome, SectionState
 from psruntime.graph.buckets.bucket_store import NO_LIMIT, RESTORE_LEAP
 from tests.simulation.kernel import Process
 
@@ -90,7 +90,7 @@ class Bucket:
     version: int = 0  # of the modes without rounds
     ledger: list[int] = field(default_factory=lambda: [0] * LEDGER_SIZE)
     pushed: dict[int, Pushed] = field(default_factory=dict)
-    state: BucketRound = field(default_factory=lambda: BucketRound(0, 0, 0, 0))
+    state: SectionState = field(default_factory=lambda: SectionState(0, 0, 0, 0))
     sum: list[Gradient] = field(default_factory=list)
     waiting: list[Callable[[], None]] = field(default_factory=list)
     is_locked: bool = False
@@ -164,7 +164,7 @@ class Servers:
 
         self.process.after(SECTION_S, half)
 
-    def close(self, number: int, header: Header | None, run: Run, done: Callable[[BucketRound], None]) -> None:
+    def close(self, number: int, header: Header | None, run: Run, done: Callable[[SectionState], None]) -> None:
         """As round_sum.close; without a header nothing is closed."""
         bucket = self.buckets[number]
         if header is None:
@@ -284,7 +284,7 @@ class Servers:
         bucket.move(bucket.ledger[PENDING], PENDING, VOID)
         bucket.value, bucket.steps, bucket.sum, bucket.pushed = value, steps, [], {}
         bucket.version = max(bucket.version, steps) + RESTORE_LEAP
-        bucket.state = BucketRound(attempt, 0, attempt, attempt)
+        bucket.state = SectionState(attempt, 0, attempt, attempt)
 
     @property
     def stats(self) -> PsStats:

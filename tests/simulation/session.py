@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import PENDING
 from psruntime.core.members.view import View
-from psruntime.core.rounds.contribution import BucketOutcome, BucketRound
+from psruntime.core.rounds.contribution import BucketOutcome, SectionState
 from psruntime.graph.loop.step_runner import Ran, Started
 from tests.simulation.kernel import Event, Process
 from tests.simulation.network import LINK_TIMEOUT_S, Network
@@ -308,7 +308,7 @@ class Runner:
         return session.run(parts)
 
     def _contribute(
-        self, session: Session, header: Header, states: dict[int, BucketRound] | None = None
+        self, session: Session, header: Header, states: dict[int, SectionState] | None = None
     ) -> list[np.ndarray]:
         parts = {}
         for number, home in session.homes.items():

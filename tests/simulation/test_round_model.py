@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from psruntime.core.rounds.contribution import BucketRound
+from psruntime.core.rounds.contribution import SectionState
 from tests.simulation import round_model
 from tests.simulation.round_model import Coordinator, Wrong, search
 from tests.simulation.round_records import odd_record
@@ -16,7 +16,7 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a void attempt is tried again under its number": (
         Coordinator, "voids", lambda now: now._replace(members=now.members & now.present, pushed=frozenset())
     ),
-    "a contribution to an older attempt is taken": (BucketRound, "voids", lambda *_: False),
+    "a contribution to an older attempt is taken": (SectionState, "voids", lambda *_: False),
     "a report of an older attempt counts": (
         Coordinator, "takes",
         lambda now, worker, _: now._replace(pushed=now.pushed | (now.members & {worker}), previous=None),

@@ -30,7 +30,7 @@ class ByHand:
             self._held = {store.bucket.name: self._values(store) for store in self._stores}
             for rounds in run.graph.rounds.sections if run.graph.rounds else []:
                 books = {"unit": rounds.scale.read_value(), "books": rounds.state.read_value()}
-                for each in rounds.stores:
+                for each in rounds.sums:
                     total = dict(zip(("sum", "rows"), each.sum.read().tensors, strict=False))
                     self._held[each.store.bucket.name].update(**total, **books)
             of_worker = run.graph.graph.get_collection(LASTING)

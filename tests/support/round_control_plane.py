@@ -114,7 +114,7 @@ def lose_session(
     def make_losing(session: Any, fetches: Any, feed_list: Any) -> Any:
         call = callable_of(session, fetches, feed_list)
         step, rounds = graphs[-1].step, graphs[-1].rounds
-        closed = [(r.section.ps, rounds.after_close[r.stores[0].store.bucket.name]) for r in rounds.sections]
+        closed = [(r.section.ps, rounds.after_close[r.stores[0].bucket.name]) for r in rounds.sections]
         run, whole, part = {
             "compute": (step, step, {**step, "outcomes": step["outcomes"][:1]}),
             "closing": (step, [op for _, op in closed], [op for ps, op in closed if ps == 0]),

@@ -1,9 +1,10 @@
 """The rule of contributions: which one counts for which attempt at a round, and what becomes of a late or repeated one.
 
-Each contribution is judged by its bucket on the ps (graph/push/round_sum.py), by its worker, which learns the outcome
-(graph/loop/round_loop.py), and by the coordinator, which gets the worker's report (rounds.py).  All judge by this:
+Each contribution is judged by each section of buckets on a ps (graph/push/round_sum.py), by its worker, which learns
+the outcome (graph/loop/round_loop.py), and by the coordinator, which gets the worker's report (rounds.py).  All judge
+by this:
 
-| contribution | bucket | worker | coordinator |
+| contribution | section | worker | coordinator |
 |---|---|---|---|
 | to the attempt that is summed, or to a newer one, which begins another sum | `pending`; `not_finite`, without its
   gradient | reports Pushed | it counts |
@@ -13,9 +14,9 @@ Each contribution is judged by its bucket on the ps (graph/push/round_sum.py), b
 | of a worker that was replaced | `fenced` | asks for the next action | refuses whatever the worker reports |
 | with backup workers, of a gradient that was computed when its round had enough | none | drops it | it is late |
 
-A bucket takes the first that holds of fenced, repeated, void and not_finite.
+A section takes the first that holds of fenced, repeated, void and not_finite.
 
-Law: attempts are numbered upwards over all rounds and never reused, so a bucket compares the numbers alone.
+Law: attempts are numbered upwards over all rounds and never reused, so a section compares the numbers alone.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from psruntime.core.rounds.round_messages import Action, Applied, Broken, Comple
 Number = Any  # a whole number, or a tensor of one, int64 []; what compares two of them is a bool, or a tensor bool []
 
 
-class BucketRound(NamedTuple):
+class SectionState(NamedTuple):
     """The round of the buckets of one section, in the order of the columns of its variable.
 
     attempt: that is summed; its first contribution begins the sum.  count: its contributions so far.  intent: the last
-    attempt that began to be applied.  applied: the last that was; below `intent`, the bucket is torn.
+    attempt that began to be applied.  applied: the last that was; below `intent`, the section is torn.
     """
 
     attempt: Number
@@ -78,17 +79,17 @@ def has_closed(outcomes: Iterable[BucketOutcome], closes: Complete) -> bool:
 
 
 def torn(states: Iterable[Sequence[int]], closes: Complete) -> str | None:
-    """Why the attempt cannot be closed any more, from the rounds of all buckets; else None."""
-    left = [bucket for bucket in (BucketRound(*state) for state in states) if bucket.applied != closes.attempt]
-    if cut_off := sum(bucket.intent == closes.attempt for bucket in left):
+    """Why the attempt cannot be closed any more, from the states of all sections; else None."""
+    left = [section for section in (SectionState(*state) for state in states) if section.applied != closes.attempt]
+    if cut_off := sum(section.intent == closes.attempt for section in left):
         return f"{cut_off} sections were cut off in their update"
-    lacking = sum(not bucket.is_complete(closes.attempt, closes.members) for bucket in left)
+    lacking = sum(not section.is_complete(closes.attempt, closes.members) for section in left)
     return f"{lacking} sections lack contributions" if lacking else None
 
 
-def hold_same_rounds(states: Iterable[BucketRound]) -> bool:
-    """Whether all buckets have applied the same attempts, and none is torn."""
-    return len({attempt for bucket in states for attempt in (bucket.intent, bucket.applied)}) <= 1
+def hold_same_rounds(states: Iterable[SectionState]) -> bool:
+    """Whether all sections have applied the same attempts, and none is torn."""
+    return len({attempt for section in states for attempt in (section.intent, section.applied)}) <= 1
 
 
 def is_of(report: Pushed | Applied | Broken | CutOff, number: int, attempt: int) -> bool:

@@ -53,7 +53,7 @@ class Snapshot:
         self._every_ps = range(graph.plan.num_ps)
         self._stores = [graph.stores_on(ps) for ps in self._every_ps]
         sections = graph.rounds.sections if graph.rounds else []
-        self._rounds = {store.bucket.name: rounds for rounds in sections for store in rounds.buckets}
+        self._rounds = {store.bucket.name: rounds for rounds in sections for store in rounds.stores}
         self._copies: dict[str, VariableCopy] = {}  # by the name of the variable's handle
         self._stamps = [_Stamp(ps) for ps in self._every_ps]
         self._taken = 0  # the stamp of the latest copy

@@ -110,7 +110,7 @@ class RoundLoop:
         self._kept: _Kept | None = None
         self._failed: tuple[Batch, int] | None = None  # a batch that was cut off, and how often it has failed
         self._on_update = run.observers.on_update
-        self._buckets = sum(len(rounds.stores) for rounds in run.graph.rounds.sections) - 1  # without the global step's
+        self._buckets = sum(len(rounds.sums) for rounds in run.graph.rounds.sections) - 1  # without the global step's
         self._waited_s = 0.0  # for actions, since the last update was recorded
         self._waits_s: float | None = None  # since when for the next action with a batch, in s since 1970
 

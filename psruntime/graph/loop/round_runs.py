@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from psruntime.core.accounting.accounts import REPEATED, are_final
 from psruntime.core.members.messages import Assignment
-from psruntime.core.rounds.contribution import BucketOutcome, BucketRound, torn
+from psruntime.core.rounds.contribution import BucketOutcome, SectionState, torn
 from psruntime.core.rounds.round_messages import Action, Applied, Broken, Complete, Starved, Taken
 from psruntime.core.shards.shard_messages import ShardBatch
 from psruntime.errors import JobFailedError
@@ -197,10 +197,10 @@ class RoundRuns:
         factor = self._factor(session, closes)
         request = self.close_request(assignment, closes, factor)
         run = ("close_local", request, [closes.round]) if closes.local else ("close", request)
-        states = [BucketRound(*row) for of_ps in self._run(session, *run) for row in of_ps.tolist()]
+        states = [SectionState(*row) for of_ps in self._run(session, *run) for row in of_ps.tolist()]
         if reason := torn(states, closes):
             return Broken(closes.round, closes.attempt, reason)
-        if any(bucket.applied != closes.attempt for bucket in states):
+        if any(section.applied != closes.attempt for section in states):
             return None  # fenced: another incarnation is at work
         return Applied(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
 

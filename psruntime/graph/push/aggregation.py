@@ -27,7 +27,7 @@ from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.buckets.apply import Update, counting_update, setting_update, subtracting_update
 from psruntime.graph.buckets.bucket_store import BucketStore
 from psruntime.graph.buckets.gradient import BucketGradient
-from psruntime.graph.push.round_sum import RoundStore
+from psruntime.graph.push.round_sum import BucketSum
 from psruntime.graph.push.step_messages import ReceivedPush
 
 ASSIGN = "AssignVariableOp"
@@ -177,12 +177,12 @@ class Aggregation:
         counts = tf1.logical_and(push.finite, request.is_chief) if self.is_first_only else push.finite
         return replace(request, scale=tf1.cast(counts, tf1.float64))
 
-    def round_update(self, rounds: RoundStore) -> Update:
+    def round_update(self, own: BucketSum) -> Update:
         """The update by the sum of a round."""
-        apply = self._apply(rounds.store)
-        return lambda total: apply(self._joint(rounds, total, self.is_assigned))
+        apply = self._apply(own.store)
+        return lambda total: apply(self._joint(own, total, self.is_assigned))
 
-    def local_update(self, rounds: RoundStore) -> Update:
+    def local_update(self, own: BucketSum) -> Update:
         """The update by the sum of a local round, of what each variable was less what it is.
 
         Raises:
@@ -191,20 +191,20 @@ class Aggregation:
         if self.is_assigned and self.kind == "SUM":
             raise UsageError(
                 f"the schedule has stage '{LOCAL}', and the model assigns values to variable "
-                f"{rounds.store.bucket.variable}, whose aggregation is SUM; leave out that stage, or use assign_add"
+                f"{own.store.bucket.variable}, whose aggregation is SUM; leave out that stage, or use assign_add"
             )
-        apply = subtracting_update(rounds.store)
-        return lambda total: apply(self._joint(rounds, total, False))
+        apply = subtracting_update(own.store)
+        return lambda total: apply(self._joint(own, total, False))
 
     def _apply(self, store: BucketStore) -> Update:
         return setting_update(store) if self.is_assigned else counting_update(store)
 
-    def _joint(self, rounds: RoundStore, total: BucketGradient, keeps: bool) -> BucketGradient:
+    def _joint(self, own: BucketSum, total: BucketGradient, keeps: bool) -> BucketGradient:
         """What the workers have together, in the master's dtype.  keeps: where none counts it is the master."""
-        factor, master = tf1.ones([], tf1.float64), rounds.store.master
+        factor, master = tf1.ones([], tf1.float64), own.store.master
         if self.kind == "MEAN":
-            factor /= tf1.cast(rounds.store.ledger()[PENDING], tf1.float64)
-        joint = rounds.joint(total, factor).map(lambda values: tf1.cast(values, master.dtype.base_dtype))
+            factor /= tf1.cast(own.store.ledger()[PENDING], tf1.float64)
+        joint = own.joint(total, factor).map(lambda values: tf1.cast(values, master.dtype.base_dtype))
         if not keeps:
             return joint
-        return joint.map(lambda values: tf1.where(rounds.rounds.scale.read_value() > 0, values, master.read_value()))
+        return joint.map(lambda values: tf1.where(own.section.scale.read_value() > 0, values, master.read_value()))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.accounts import APPLIED, NOT_FINITE, PENDING, RECEIVED, VOID
-from psruntime.core.rounds.contribution import BucketOutcome, BucketRound
+from psruntime.core.rounds.contribution import BucketOutcome, SectionState
 from psruntime.graph.base.server import ps_device
 from psruntime.graph.base.types import DType, Op, Tensor, Variable
 from psruntime.graph.base.variable_values import write_rows
@@ -117,20 +117,20 @@ class RowSum:
             return tf1.group(self._count.assign(count, read_value=False))
 
 
-ROUND_STATE_SIZE = len(BucketRound._fields)
-APPLIED_ATTEMPT = BucketRound._fields.index("applied")  # a column of the round state
+ROUND_STATE_SIZE = len(SectionState._fields)
+APPLIED_ATTEMPT = SectionState._fields.index("applied")  # a column of the round state
 
 
-class RoundStore:
+class BucketSum:
     """The sum of one bucket's round, on its ps.
 
     sum: a gradient like the contributions, dense or rows with their indices; summed in the master's dtype, of
         half precision in float32, rows when they are applied.
-    rounds: of the section that it is in.
+    section: the rounds of its section.
     """
 
-    def __init__(self, store: BucketStore, is_sparse: bool, rounds: SectionRounds) -> None:
-        self.store, self.rounds = store, rounds
+    def __init__(self, store: BucketStore, is_sparse: bool, section: SectionRounds) -> None:
+        self.store, self.section = store, section
         with tf1.device(ps_device(store.bucket.ps)):
             dtype = summing(store.master.dtype.base_dtype)
             name = f"sum/{store.bucket.name}"
@@ -139,45 +139,45 @@ class RoundStore:
     def joint(self, total: BucketGradient, factor: Tensor) -> BucketGradient:
         """The sum of all examples' gradients times the factor, float64 [], from the sum as it was read."""
         total = self.sum.total(total)
-        multiplier = tf1.cast(factor * self.rounds.scale.read_value(), self.sum.dtype)
+        multiplier = tf1.cast(factor * self.section.scale.read_value(), self.sum.dtype)
         return total.with_values(times(total.values, multiplier))
 
     def square(self) -> Tensor:
         """Sum of squares of the sum of all examples' gradients, float64 []."""
         squares = tf1.reduce_sum(tf1.square(tf1.cast(self.sum.total(self.sum.read()).values, tf1.float64)))
-        return tf1.math.multiply_no_nan(squares, tf1.square(self.rounds.scale.read_value()))
+        return tf1.math.multiply_no_nan(squares, tf1.square(self.section.scale.read_value()))
 
 
 class SectionRounds:
     """The variables of the buckets of a section for their rounds, on its ps.
 
     scale: float64 [], multiply a `sum` by it to get the sum of all examples' gradients; 0: nothing was summed.
-    state: int64 [ROUND_STATE_SIZE], the columns of BucketRound.
+    state: int64 [ROUND_STATE_SIZE], the columns of SectionState.
     """
 
     def __init__(self, section: BucketSection) -> None:
         self.section = section
-        self.stores: list[RoundStore] = []
+        self.sums: list[BucketSum] = []
         with tf1.device(ps_device(section.ps)):
             self.scale = ps_variable(f"unit/{section.name}", [], tf1.float64)
             self.state = ps_variable(f"round/{section.name}", [ROUND_STATE_SIZE])
 
-    def of(self, store: BucketStore, is_sparse: bool) -> RoundStore:
+    def of(self, store: BucketStore, is_sparse: bool) -> BucketSum:
         """Of a bucket that is pushed.  is_sparse: whether its gradients name rows."""
-        self.stores.append(RoundStore(store, is_sparse, self))
-        return self.stores[-1]
+        self.sums.append(BucketSum(store, is_sparse, self))
+        return self.sums[-1]
 
     @property
     def variables(self) -> list[Variable]:
-        return [*(v for each in self.stores for v in each.sum.variables), self.scale, self.state]
+        return [*(v for each in self.sums for v in each.sum.variables), self.scale, self.state]
 
     @property
-    def buckets(self) -> list[BucketStore]:
-        """Those that are pushed."""
-        return [each.store for each in self.stores]
+    def stores(self) -> list[BucketStore]:
+        """The buckets that are pushed."""
+        return [each.store for each in self.sums]
 
     def add(self, gradients: Sequence[BucketGradient], scale: Tensor, accepted: Tensor, is_new: Tensor) -> Tensor:
-        """Adds the gradients, of each bucket in `stores`, to the sums, if they are accepted and their scale is above 0.
+        """Adds the gradients, of each bucket in `sums`, to these, if they are accepted and their scale is above 0.
 
         Returns the scale of the sums, a tensor that is there once the gradients were added.
 
@@ -190,7 +190,7 @@ class SectionRounds:
         counts = tf1.logical_and(accepted, scale > 0)
         factor = tf1.math.divide_no_nan(scale, before)
         added = []
-        for each, gradient in zip(self.stores, gradients, strict=True):
+        for each, gradient in zip(self.sums, gradients, strict=True):
             live = gradient_if(counts, gradient)
             first = gradient_if(is_first, live)
             more = gradient_if(tf1.logical_not(is_first), live)
@@ -206,7 +206,7 @@ class SectionRounds:
         """
 
         def forget() -> tuple[Tensor, list[Op]]:
-            state = BucketRound(*tf1.unstack(self.state.read_value()))
+            state = SectionState(*tf1.unstack(self.state.read_value()))
             sealed = tf1.stack(state._replace(count=tf1.zeros_like(state.count)))
             return sealed, [self.state.assign(sealed, read_value=False)]
 
@@ -229,7 +229,7 @@ def contribute(
     """Builds one worker's contribution to a section: adds its gradients to the sums, once.
 
     request: of the push, whose sequence number is the attempt, and the scale of the gradients.
-    gradients: of each bucket in `rounds.stores`.
+    gradients: of each bucket in `rounds.sums`.
     closed: the round state after the close of the round before, in the same run; the contribution begins after it.
     replaces: whether the gradients take the place of the sums so far, if they count.
 
@@ -242,11 +242,11 @@ def contribute(
     """
     section, push, attempt = rounds.section, request.push, request.push.sequence
     numbers = control.numbers
-    gradients = [copied_to_ps(each.store, g, each.sum.dtype) for each, g in zip(rounds.stores, gradients, strict=True)]
+    gradients = [copied_to_ps(each.store, g, each.sum.dtype) for each, g in zip(rounds.sums, gradients, strict=True)]
 
     def add() -> tuple[Tensor, list[Op]]:
         stored, ledger = rounds.state.read_value(), section.ledger.read_value()
-        state, window = BucketRound(*tf1.unstack(stored)), read_window(section, push)
+        state, window = SectionState(*tf1.unstack(stored)), read_window(section, push)
         taken = tf1.where(push.finite, numbers(PENDING), numbers(NOT_FINITE))
         verdict = refusal(control, push, window, tf1.where(state.voids(attempt), numbers(VOID), taken))
         accepted = tf1.equal(verdict, taken)
@@ -258,13 +258,13 @@ def contribute(
             before = tf1.where(begins, numbers(0), state.count)
             now = tf1.stack(state._replace(attempt=attempt, count=before + numbers(1)))
             given_up = tf1.cast(begins, tf1.int64) * pending_of(ledger) * numbers.moved(PENDING, VOID)
-            entries = of_those(rounds.buckets, numbers.one(RECEIVED) + numbers.one_at(verdict), numbers)
+            entries = of_those(rounds.stores, numbers.one(RECEIVED) + numbers.one_at(verdict), numbers)
             last = [
                 rounds.state.assign(tf1.where(accepted, now, stored), read_value=False),
                 section.ledger.assign(ledger + given_up + entries, read_value=False),
-                *record_push(section, rounds.buckets, control, push, window, accepted),
+                *record_push(section, rounds.stores, control, push, window, accepted),
             ]
-        after_close = state if closed is None else BucketRound(*tf1.unstack(closed))
+        after_close = state if closed is None else SectionState(*tf1.unstack(closed))
         return tf1.stack(BucketOutcome(verdict, after_close.applied, before)), last
 
     with tf1.name_scope(f"contribute/{section.name}/"):
@@ -282,7 +282,7 @@ def close(
     """Builds the close of a round on a section: updates its buckets from the sums of all contributions, once.
 
     closing: who closes; the sequence number of its push is the attempt.
-    updates: of each bucket in `rounds.stores`: what builds the update from a gradient, which is dead if there is
+    updates: of each bucket in `rounds.sums`: what builds the update from a gradient, which is dead if there is
         nothing to apply; and that gradient, None: the sum as it is then.
 
     Returns:
@@ -292,7 +292,7 @@ def close(
 
     def decide_and_update() -> tuple[Tensor, list[Op]]:
         stored, ledger = rounds.state.read_value(), section.ledger.read_value()
-        state, pending = BucketRound(*tf1.unstack(stored)), pending_of(ledger)
+        state, pending = SectionState(*tf1.unstack(stored)), pending_of(ledger)
         refused = tf1.logical_or(state.began(attempt), is_fenced(control, closing.push))
         ready = tf1.logical_and(state.is_complete(attempt, closing.members, tf1.equal), tf1.logical_not(refused))
         anything = tf1.logical_and(tf1.reduce_max(pending) > numbers(0), closing.factor > numbers(0, tf1.float64))
@@ -301,7 +301,7 @@ def close(
         begun = rounds.state.assign(tf1.where(ready, tf1.stack(intent), stored), read_value=False)
         with tf1.control_dependencies([begun]):
             updated = []
-            for each, (update, gradient) in zip(rounds.stores, updates, strict=True):
+            for each, (update, gradient) in zip(rounds.sums, updates, strict=True):
                 with tf1.name_scope(f"close/{each.store.bucket.name}/"):  # from which optimizers name their variables
                     given = each.sum.read() if gradient is None else gradient
                     updated.append(update(gradient_if(applied, given)))
@@ -310,7 +310,7 @@ def close(
         with tf1.control_dependencies([begun, all_updated]):  # `settled` does not wait if not applied
             fate = tf1.where(applied, numbers.moved(PENDING, APPLIED), numbers.moved(PENDING, NOT_FINITE))
             moved = tf1.cast(ready, tf1.int64) * pending * fate
-            one_more = marks_of(rounds.buckets, numbers) * tf1.cast(applied, tf1.int64)
+            one_more = marks_of(rounds.stores, numbers) * tf1.cast(applied, tf1.int64)
             last = [
                 section.version.assign_add(one_more, read_value=False),
                 section.ledger.assign(ledger + moved, read_value=False),

@@ -24,7 +24,7 @@ from psruntime.core.accounting.saved_state import SavedState
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import listed
 from psruntime.core.recovery.recovery import Contents, Recovery, decide, lost_work, obstacle
-from psruntime.core.rounds.contribution import BucketRound, hold_same_rounds
+from psruntime.core.rounds.contribution import SectionState, hold_same_rounds
 from psruntime.core.shards.shard_messages import START, Position
 from psruntime.errors import (
     CannotPrepareError,
@@ -348,10 +348,10 @@ class Preparation:
         """Whether no round was cut off while it was applied."""
         return hold_same_rounds(self._states(session))
 
-    def _states(self, session: Session, absent: Collection[int] = ()) -> list[BucketRound]:
+    def _states(self, session: Session, absent: Collection[int] = ()) -> list[SectionState]:
         """Of all sections but those of these ps."""
         found = session.run([states for ps, states in enumerate(self._round_states) if ps not in absent])
-        return [BucketRound(*state.tolist()) for of_ps in found for state in of_ps]
+        return [SectionState(*state.tolist()) for of_ps in found for state in of_ps]
 
     def _last_attempt(self, session: Session, absent: Collection[int] = ()) -> int:
         return max((bucket.attempt for bucket in self._states(session, absent)), default=0)

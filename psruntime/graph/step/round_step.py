@@ -30,7 +30,7 @@ from psruntime.graph.buckets.gradient import BucketGradient, GradientStore, asce
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.pushed_gradient import gradient_scale, make_divisor
-from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, RoundStore, SectionRounds, close, contribute
+from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, BucketSum, SectionRounds, close, contribute
 from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPush
 from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import LocalRoundGraph, RoundGraph, TrainGraph
@@ -94,7 +94,7 @@ class _BucketRound(NamedTuple):
     close, close_local: by what a round, a local round, is applied; the latter None where the job has none.
     """
 
-    sum: RoundStore
+    sum: BucketSum
     sent: BucketGradient
     kept: BucketGradient
     close: Close
@@ -143,25 +143,25 @@ class _Rounds:
     def add(self, bucket: TrainedBucket, examples: Tensor) -> None:
         """A bucket that is trained.  examples: what the batch weighs, float64 []."""
         sent = self._setup.sent(bucket, examples > 0)
-        round_store, closing = self._round_store(bucket.store, sent), self._close_request.on[bucket.ps]
+        own_sum, closing = self._sum(bucket.store, sent), self._close_request.on[bucket.ps]
         clip_value, is_dynamic = self._pulled.spec.clip_value, bucket.name in self._pulled.id_rows
-        update = _joint_update(round_store, closing, clip_value, bucket.update, is_dynamic)
+        update = _joint_update(own_sum, closing, clip_value, bucket.update, is_dynamic)
         kept = self._kept(bucket.store, sent)
         local = None
         if self._local:
-            subtracted = _joint_update(round_store, closing, None, bucket.subtract)
+            subtracted = _joint_update(own_sum, closing, None, bucket.subtract)
             local = self._local.of_trained(bucket, kept, subtracted)
-        self._buckets.append(_BucketRound(round_store, sent, self._again(kept), (update, None), local))
+        self._buckets.append(_BucketRound(own_sum, sent, self._again(kept), (update, None), local))
 
     def add_aggregated(self, bucket: AggregatedBucket) -> None:
         """A bucket of a variable with an aggregation."""
         store, pushed, aggregation = bucket
-        round_store, kept = self._round_store(store, pushed), self._kept(store, pushed)
+        own_sum, kept = self._sum(store, pushed), self._kept(store, pushed)
         local = None
         if self._local:
-            local = self._local.of_change(store, kept, aggregation.local_update(round_store))
-        update = aggregation.round_update(round_store), None
-        self._buckets.append(_BucketRound(round_store, pushed, self._again(kept), update, local, aggregation))
+            local = self._local.of_change(store, kept, aggregation.local_update(own_sum))
+        update = aggregation.round_update(own_sum), None
+        self._buckets.append(_BucketRound(own_sum, pushed, self._again(kept), update, local, aggregation))
 
     def count(self) -> None:
         """The global step, which goes up by one a round, by the rule of every bucket."""
@@ -169,11 +169,9 @@ class _Rounds:
         with tf1.device(ps_device(store.bucket.ps)):
             one = BucketGradient(tf1.ones([1], tf1.int64))
         local = self._local.of_step(store) if self._local else None
-        self._buckets.append(
-            _BucketRound(self._round_store(store, one), one, one, (counting_update(store), one), local)
-        )
+        self._buckets.append(_BucketRound(self._sum(store, one), one, one, (counting_update(store), one), local))
 
-    def _round_store(self, store: BucketStore, gradient: BucketGradient) -> RoundStore:
+    def _sum(self, store: BucketStore, gradient: BucketGradient) -> BucketSum:
         name = store.section.name
         if name not in self._sections:
             self._sections[name] = SectionRounds(store.section)
@@ -301,7 +299,7 @@ class _LocalRounds:
 
 
 def _joint_update(
-    round_store: RoundStore, closing: ReceivedPush, clip_value: float | None, update: Update, is_dynamic: bool = False
+    own_sum: BucketSum, closing: ReceivedPush, clip_value: float | None, update: Update, is_dynamic: bool = False
 ) -> Update:
     """The update of a bucket from the sum of a round: first the joint gradient is made of it, in the master's dtype.
 
@@ -309,12 +307,12 @@ def _joint_update(
     """
 
     def from_sum(total: BucketGradient) -> Op:
-        joint = round_store.joint(total, closing.factor)
+        joint = own_sum.joint(total, closing.factor)
         joint = ascending(joint) if is_dynamic else joint
         values = joint.values
         if clip_value is not None:
             values = tf1.clip_by_value(values, -clip_value, clip_value)
-        return update(joint.with_values(tf1.cast(values, round_store.store.master.dtype.base_dtype)))
+        return update(joint.with_values(tf1.cast(values, own_sum.store.master.dtype.base_dtype)))
 
     return from_sum
 

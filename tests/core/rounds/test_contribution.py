@@ -8,8 +8,8 @@ import pytest
 
 from psruntime.core.rounds.contribution import (
     BucketOutcome,
-    BucketRound,
     Kept,
+    SectionState,
     Use,
     has_closed,
     hold_same_rounds,
@@ -22,8 +22,8 @@ from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Br
 
 
 def test_each_attempt_at_a_bucket_begins_a_sum_is_added_or_is_void() -> None:
-    summed = BucketRound(attempt=7, count=1, intent=6, applied=6)
-    applied = BucketRound(attempt=7, count=2, intent=7, applied=7)
+    summed = SectionState(attempt=7, count=1, intent=6, applied=6)
+    applied = SectionState(attempt=7, count=2, intent=7, applied=7)
     cells = {
         (name, n): (bool(b.voids(n)), bool(b.begins(n)))
         for name, b in (("summed", summed), ("applied", applied))
@@ -36,7 +36,7 @@ def test_each_attempt_at_a_bucket_begins_a_sum_is_added_or_is_void() -> None:
 
 
 def test_an_attempt_is_applied_once_and_only_with_all_its_members() -> None:
-    summed = BucketRound(attempt=7, count=2, intent=6, applied=6)
+    summed = SectionState(attempt=7, count=2, intent=6, applied=6)
     for attempt, members in itertools.product((6, 7, 8), (1, 2, 3)):
         assert summed.is_complete(attempt, members) == ((attempt, members) == (7, 2))
     assert not summed.began(7) and summed._replace(intent=7).began(7)
@@ -54,7 +54,7 @@ def test_torn_names_both_kinds() -> None:
 
 
 def test_buckets_hold_the_same_rounds_if_none_is_ahead_and_none_is_torn() -> None:
-    whole, ahead, is_torn = BucketRound(9, 1, 7, 7), BucketRound(8, 2, 8, 8), BucketRound(7, 2, 8, 7)
+    whole, ahead, is_torn = SectionState(9, 1, 7, 7), SectionState(8, 2, 8, 8), SectionState(7, 2, 8, 7)
     assert hold_same_rounds([]) and hold_same_rounds([whole, whole])
     assert not hold_same_rounds([whole, ahead]) and not hold_same_rounds([is_torn])
 
