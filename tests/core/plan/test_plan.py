@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
-from psruntime.core.plan.plan import ALIGNED_BYTES, ALONE_BYTES, Plan, first_difference, in_sections, make_plan
+from psruntime.core.plan.plan import ALIGNED_BYTES, Plan, first_difference, make_plan
 from tests.support.selection import examples
 
 CASES = settings(max_examples=examples(150), deadline=None, derandomize=True)
@@ -393,13 +393,3 @@ def test_a_variable_with_an_aggregation_is_a_bucket_of_its_own(
         "counts int64[40, 3] not trainable aggregation MEAN there, "
         "counts int64[40, 3] not trainable aggregation SUM here"
     )
-
-
-def test_a_section_has_what_is_small_or_a_table_and_the_others_are_alone() -> None:
-    aggregated = VariableSpec("moving", (2,), "float32", trainable=False, aggregation="MEAN")
-    table = VariableSpec("table", (ALONE_BYTES, 4), "float32", sparse=True)
-    model = [spec("small", 3), spec("large", ALONE_BYTES // 4), aggregated, table, spec("below", ALONE_BYTES // 4 - 1)]
-    plan = make_plan(model, 1, 1 << 30)
-    sections = [[bucket.name for bucket in section] for section in in_sections(plan.on(0))]
-    assert sections == [["large"], ["moving"], ["small", "table", "below"]]
-    assert in_sections([]) == []

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.plan.plan import Plan, make_plan
+from psruntime.core.plan.plan import ALONE_BYTES, Plan, in_sections, make_plan
 from tests.support.selection import examples
 
 CASES = settings(max_examples=examples(150), deadline=None, derandomize=True)
@@ -145,3 +145,15 @@ def test_a_group_is_called_after_its_first_table() -> None:
     assert [bucket.name for bucket in plan.buckets] == [
         "a.and_1/rows_0", "a.and_1/rows_1", "alone/rows_0", "alone/rows_1",
     ]  # fmt: skip
+
+
+def test_a_section_has_tables_and_what_is_small_and_the_others_are_alone() -> None:
+    def dense(name: str, size: int) -> VariableSpec:
+        return VariableSpec(name, (size,), "float32")
+
+    aggregated = VariableSpec("moving", (2,), "float32", trainable=False, aggregation="MEAN")
+    large = ALONE_BYTES // 4
+    model = [dense("small", 3), dense("large", large), aggregated, table("table", large, 4), dense("below", large - 1)]
+    sections = [[bucket.name for bucket in section] for section in in_sections(make_plan(model, 1, 1 << 30).on(0))]
+    assert sections == [["large"], ["moving"], ["small", "table", "below"]]
+    assert in_sections([]) == []
