@@ -87,7 +87,7 @@ class Training:
             process, index, lambda: control.is_current(self._creator.assignment), compute_s, only_keeps
         )
         self.session = Recoverable(self._creator, self._runner.opened)
-        sections = [SimpleNamespace(stores=numbers) for numbers in cluster.buckets]
+        sections = [SimpleNamespace(sums=numbers) for numbers in cluster.buckets]
         request, closing = Request("step"), Request("close")
         rounds = SimpleNamespace(sections=sections, request=closing) if has_rounds else None
         graph = SimpleNamespace(
